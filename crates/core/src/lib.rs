@@ -1,0 +1,18 @@
+//! The decisions of graspd.
+//!
+//! Nothing in this crate reaches a socket, a file, a process, a thread or a clock. It is told facts and answers what
+//! should be done about them, so that every decision can be tested in a table and replayed from a seed.
+//!
+//! - [`machine`]: the contract of a decision-maker; [`time`]: the two clocks; [`limits`]: every bound, with its reason;
+//!   [`manners`]: token buckets.
+//! - [`nostr`]: events, filters, messages, negentropy.
+//! - [`repo`]: repositories: announcements, states, pull requests, maintainers, and the [`repo::Catalog`] of them all.
+//! - [`registrar`]: the first machine: what may enter, and when it may be served.
+
+pub mod limits;
+pub mod machine;
+pub mod manners;
+pub mod nostr;
+pub mod registrar;
+pub mod repo;
+pub mod time;

@@ -1,0 +1,132 @@
+//! Every bound of the house, each with its reason. Strangers control every input; what has no bound is theirs to fill.
+//!
+//! Values that an operator may set have their defaults in the settings; these here are the ones that should not need it.
+
+/// Longest message a client may send. A state event may have [`MAX_STATE_EVENT_BYTES`]; twice that leaves room for
+/// escapes and for a REQ with thousands of ids.
+pub const MAX_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Kind 30618 may be larger than other events: ten thousand refs take about a megabyte.
+pub const MAX_STATE_EVENT_BYTES: usize = 1024 * 1024;
+
+/// Tags of one event. Each single-letter one costs an index entry, so this bounds what one signature makes us write.
+/// A state's ref tags are not single letters; see [`MAX_STATE_TAGS`].
+pub const MAX_EVENT_TAGS: usize = 2_000;
+
+/// Tags of a state: one per ref, and large repositories have many.
+pub const MAX_STATE_TAGS: usize = 20_000;
+
+/// Subscription ids; the incumbent allows 250, NIP-01 asks for 64.
+pub const MAX_SUBSCRIPTION_ID_BYTES: usize = 250;
+
+/// Filters of one message. Clients that open a repository send three to six.
+pub const MAX_FILTERS: usize = 20;
+
+/// Values of one filter, all conditions together: 1,460 ids is what a polite peer packs, ten times that is plenty.
+pub const MAX_FILTER_VALUES: usize = 20_000;
+
+/// Filter memory of one connection: what its subscriptions hold in the live index.
+pub const MAX_FILTER_BYTES_PER_CONNECTION: usize = 5 * 1024 * 1024;
+
+/// Filter memory of all connections together.
+pub const MAX_FILTER_BYTES_TOTAL: usize = 256 * 1024 * 1024;
+
+/// Bytes waiting for a slow reader before it is let go.
+pub const MAX_UNSENT_BYTES: usize = 8 * 1024 * 1024;
+
+/// Scan output that may wait for one connection's socket; the scan pauses above it.
+pub const SCAN_AHEAD_BYTES: usize = 512 * 1024;
+
+/// Events of one connection that were sent but not answered; above it the socket is not read.
+pub const MAX_UNANSWERED_PER_CONNECTION: usize = 512;
+
+/// Events in the verify line, all connections together: two full batches of the writer.
+pub const MAX_IN_LINE: usize = 8_192;
+
+/// Events of one commit.
+pub const MAX_BATCH_EVENTS: usize = 4_096;
+
+/// Bytes of one commit.
+pub const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Scans and counts of one connection that run or wait at once; further ones wait inside the session.
+pub const MAX_SCANS_PER_CONNECTION: usize = 4;
+
+/// Rows that a scan touches before it lets others have the thread.
+pub const SLICE_ROWS: usize = 1_000;
+
+/// Milliseconds that a scan runs before it lets others have the thread.
+pub const SLICE_MILLIS: u64 = 5;
+
+/// Rows that one REQ or COUNT may touch in all. A filter that matches nothing in a large store would otherwise cost
+/// seconds of a core each time it is sent.
+pub const MAX_SCAN_ROWS: u64 = 20_000_000;
+
+/// Items of one negentropy set.
+pub const MAX_NEGENTROPY_ITEMS: usize = 1_000_000;
+
+/// Bytes of all negentropy sets together; one set of a million items is 41 MB.
+pub const MAX_NEGENTROPY_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of one negentropy answer before hex doubles it.
+pub const NEGENTROPY_FRAME_BYTES: usize = 60_000;
+
+/// Seconds without a message after which a negentropy session is dropped.
+pub const NEGENTROPY_IDLE_SECS: u64 = 60;
+
+/// How far in the future an event may be dated. A far-future state would freeze a repository.
+pub const MAX_FUTURE_SECS: u64 = 15 * 60;
+
+/// Targets of one deletion request (the incumbent's number).
+pub const MAX_DELETION_TARGETS: usize = 2_048;
+
+/// References of an event that are looked up to find what it belongs to.
+pub const MAX_REFERENCES: usize = 64;
+
+/// Members of one maintainer set.
+pub const MAX_MAINTAINERS: usize = 256;
+
+/// URLs that are kept of one announcement's `clone` or `relays`.
+pub const MAX_URLS: usize = 64;
+
+/// Bytes of a repository identifier. Index keys are hashes, folder names will be; this bounds messages and pages.
+pub const MAX_IDENTIFIER_BYTES: usize = 1_024;
+
+/// Bytes of one component of a ref name: it may become a file name in somebody's clone.
+pub const MAX_REF_COMPONENT_BYTES: usize = 200;
+
+/// Seconds that an event waits for its git data.
+pub const PURGATORY_SECS: u64 = 30 * 60;
+
+/// Seconds that every held event has left after a start, however long the server was down.
+pub const PURGATORY_GRACE_SECS: u64 = 5 * 60;
+
+/// Held events in all: about 20 MB of bookkeeping and, at a kilobyte each, 100 MB of disk.
+pub const MAX_HELD: usize = 100_000;
+
+/// Held events of one author.
+pub const MAX_HELD_PER_AUTHOR: usize = 1_000;
+
+/// Versions of one author's state of one repository that wait side by side; the oldest gives way.
+pub const MAX_HELD_STATES: usize = 16;
+
+/// Events that one removal (a vanish request) deletes in one transaction; the rest follows in slices behind a marker.
+pub const REMOVAL_SLICE: usize = 1_000;
+
+/// Age of an authentication event (NIP-42).
+pub const AUTH_MAX_AGE_SECS: u64 = 10 * 60;
+
+/// Authentications tried on one connection.
+pub const MAX_AUTH_ATTEMPTS: usize = 20;
+
+/// Keys authenticated on one connection.
+pub const MAX_AUTH_KEYS: usize = 16;
+
+/// Seconds of silence after which a client is pinged, and again until it is let go.
+pub const PING_SECS: u64 = 30;
+
+/// Seconds to finish a request's headers and the websocket handshake.
+pub const HANDSHAKE_SECS: u64 = 10;
+
+/// Bytes of a request's headers.
+pub const MAX_HEADER_BYTES: usize = 16 * 1024;

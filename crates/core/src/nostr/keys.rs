@@ -1,0 +1,63 @@
+//! Public keys: 32 bytes, written as hex in events and as `npub1…` in paths.
+
+use std::fmt;
+
+use nostr::nips::nip19::{FromBech32, ToBech32};
+
+use super::hex;
+
+/// A nostr public key (x-only, 32 bytes). Whether it is a point on the curve is found out when a signature is checked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl PublicKey {
+    /// Reads 64 lower-case hex digits.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        hex::decode(text).map(Self)
+    }
+
+    /// Reads the canonical `npub1…` form: lower case, valid checksum, nothing else (G1-21).
+    #[must_use]
+    pub fn from_npub(text: &str) -> Option<Self> {
+        let key = Self(nostr::key::PublicKey::from_bech32(text).ok()?.to_bytes());
+        (key.npub() == text).then_some(key)
+    }
+
+    /// The `npub1…` form.
+    #[must_use]
+    pub fn npub(&self) -> String {
+        let Ok(npub) = nostr::key::PublicKey::from_byte_array(self.0).to_bech32();
+        npub
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(&self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(&self.0[..4]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g1_21_only_the_canonical_npub() {
+        let key = PublicKey::from_hex("7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e").expect("hex");
+        let npub = key.npub();
+        assert_eq!(npub, "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg");
+        assert_eq!(PublicKey::from_npub(&npub), Some(key));
+        assert_eq!(PublicKey::from_npub(&npub.to_uppercase()), None);
+        assert_eq!(PublicKey::from_npub(&key.to_string()), None);
+        assert_eq!(PublicKey::from_npub("npub1test"), None);
+        assert_eq!(PublicKey::from_npub(&format!("nostr:{npub}")), None);
+        assert_eq!(PublicKey::from_npub(&npub.replace('g', "q")), None);
+    }
+}

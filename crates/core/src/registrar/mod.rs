@@ -1,0 +1,281 @@
+//! Machine 1: what may enter, and when it may be served.
+//!
+//! It is told offers with the facts of the store and answers with writes, replies and bells. Decisions that do not need
+//! its state are in [`policy`]; this file applies them to the [`Catalog`] and to [`purgatory`].
+
+pub mod io;
+pub mod policy;
+pub mod purgatory;
+mod removal;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use io::{Input, Look, Output, Restored, Submission, Write};
+use policy::{Mode, Rules, World};
+use purgatory::{Purgatory, Waiting, What};
+
+use crate::limits;
+use crate::machine::Machine;
+use crate::nostr::event::{Event, EventId};
+use crate::nostr::{PublicKey, Signed, Verdict, kinds};
+use crate::repo::catalog::Place;
+use crate::repo::pr::PullRequest;
+use crate::repo::{Announcement, Catalog, Identifier, RepoId, State};
+use crate::time::{Moment, Now};
+
+/// The registrar.
+#[derive(Debug)]
+pub struct Registrar {
+    rules: Rules,
+    catalog: Catalog,
+    purgatory: Purgatory,
+    wishes: VecDeque<Output>,
+}
+
+impl Registrar {
+    /// A registrar that knows nothing yet: tell it what the store has first.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, catalog: Catalog::default(), purgatory: Purgatory::default(), wishes: VecDeque::new() }
+    }
+
+    /// The repositories, for views.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What waits, for views.
+    #[must_use]
+    pub fn purgatory(&self) -> &Purgatory {
+        &self.purgatory
+    }
+
+    /// The rules it was made with.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    fn restore(&mut self, now: Now, restored: Restored) {
+        if self.rules.mode == Mode::Open && matches!(restored, Restored::Served(_)) {
+            return;
+        }
+        match restored {
+            Restored::Served(event) => match event.kind {
+                kinds::ANNOUNCEMENT => {
+                    if let Some(announcement) = Announcement::read(&event, &self.rules.service) {
+                        self.catalog.put_announcement(Place::Served, announcement);
+                    }
+                }
+                kinds::STATE => {
+                    if let Some(identifier) = event.tag("d").and_then(Identifier::new) {
+                        self.catalog.serve_state(event.pubkey, &identifier, event.stamp());
+                    }
+                }
+                _ => {}
+            },
+            Restored::Held(event, deadline) => {
+                // However long the server was down, everybody gets a little time to go on.
+                let left = deadline
+                    .secs_since(now.wall)
+                    .clamp(limits::PURGATORY_GRACE_SECS, self.rules.purgatory_secs.max(limits::PURGATORY_GRACE_SECS));
+                self.note_held(&event, now.mono.plus_secs(left));
+            }
+        }
+    }
+
+    fn submitted(&mut self, now: Now, submission: Submission) {
+        let Submission { ticket, event, source, facts } = submission;
+        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory };
+        // The precheck ran before the signature was checked; the clock may have passed an expiry since.
+        let verdict = match self.rules.precheck(&event, event.json().len(), now.wall) {
+            Some(refusal) => Verdict::Refuse(refusal),
+            None => world.admit(&event, &source, &facts),
+        };
+        if event.kind == kinds::ANNOUNCEMENT && self.rules.mode == Mode::Grasp && facts.gone.is_none() {
+            self.withdraw_if_delisted(&event, &verdict);
+        }
+        match &verdict {
+            Verdict::Accept => self.accept(&event, &facts.targets),
+            Verdict::Hold(_) => self.hold(now, &event),
+            Verdict::Pass => self.wish(Output::Pass(event)),
+            Verdict::Known(_) | Verdict::Refuse(_) => {}
+        }
+        self.wish(Output::Reply(ticket, verdict));
+    }
+
+    fn accept(&mut self, event: &Arc<Signed>, targets: &[io::Target]) {
+        self.write(Write::Put(event.clone()));
+        match event.kind {
+            kinds::DELETION => self.apply_deletion(event, targets),
+            kinds::VANISH => self.apply_vanish(event),
+            kinds::ANNOUNCEMENT if self.rules.mode == Mode::Grasp => self.serve_announcement(event),
+            _ => {}
+        }
+    }
+
+    fn serve_announcement(&mut self, event: &Event) {
+        let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
+        let repo = announcement.repo.clone();
+        let stamp = announcement.stamp;
+        self.catalog.put_announcement(Place::Served, announcement);
+        let obsolete = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref()).map(|held| held.stamp);
+        if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(stamp, *held)) {
+            self.unhold(held.id);
+        }
+        self.family_changed(&repo);
+    }
+
+    fn hold(&mut self, now: Now, event: &Arc<Signed>) {
+        self.write(Write::Hold(event.clone(), now.wall.plus_secs(self.rules.purgatory_secs)));
+        self.note_held(event, now.mono.plus_secs(self.rules.purgatory_secs));
+        match event.kind {
+            kinds::ANNOUNCEMENT => {
+                if let Some(repo) = event.coordinate().as_ref().and_then(RepoId::of) {
+                    self.family_changed(&repo);
+                }
+            }
+            kinds::STATE => self.look_for_state(event),
+            _ => self.look_for_pull_request(event),
+        }
+    }
+
+    /// Takes a held event into the books. What it pushes out of them leaves the store too.
+    fn note_held(&mut self, event: &Event, deadline: Moment) {
+        let what = match event.kind {
+            kinds::ANNOUNCEMENT => {
+                let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
+                let repo = announcement.repo.clone();
+                if let Some(older) = self.catalog.put_announcement(Place::Held, announcement) {
+                    self.purgatory.take(older.stamp.id);
+                    self.write(Write::Unhold(older.stamp.id));
+                }
+                What::Announcement(repo)
+            }
+            kinds::STATE => {
+                let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
+                if let Some(oldest) =
+                    self.catalog.hold_state(event.pubkey, &identifier, event.stamp(), limits::MAX_HELD_STATES)
+                {
+                    self.purgatory.take(oldest.id);
+                    self.write(Write::Unhold(oldest.id));
+                    if oldest.id == event.id {
+                        return;
+                    }
+                }
+                What::State(identifier)
+            }
+            _ => What::PullRequest(PullRequest::read(event).map(|request| request.targets).unwrap_or_default()),
+        };
+        self.purgatory.put(event.id, Waiting { author: event.pubkey, created_at: event.created_at, what, deadline });
+    }
+
+    fn look_for_state(&mut self, event: &Event) {
+        let Some(state) = State::read(event) else { return };
+        self.wish(Output::Quarry(state.identifier.clone()));
+        if !state.is_satisfiable() {
+            return;
+        }
+        let repos = self.repos_of(&state.identifier, state.author);
+        self.wish(Output::Look(Look { event: event.id, repos, oids: state.oids() }));
+    }
+
+    fn look_for_pull_request(&mut self, event: &Event) {
+        let Some(request) = PullRequest::read(event) else { return };
+        for repo in &request.targets {
+            self.wish(Output::Quarry(repo.identifier.clone()));
+        }
+        self.wish(Output::Look(Look { event: event.id, repos: request.targets, oids: vec![request.tip] }));
+    }
+
+    fn repos_of(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
+        let hosts = self
+            .catalog
+            .family(identifier)
+            .into_iter()
+            .flat_map(|family| family.hosts_of(author, self.rules.strict_maintainers));
+        hosts.map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
+    }
+
+    /// Git data has come: what waited for it is served, the announcement first so that fast clients find it (G1-41).
+    fn data_found(&mut self, id: EventId, repo: &RepoId) {
+        let Some(waiting) = self.purgatory.get(id).cloned() else { return };
+        match waiting.what {
+            What::State(identifier) => {
+                let may_speak = identifier == repo.identifier
+                    && self.catalog.family(&identifier).is_some_and(|family| {
+                        family.is_hosted(repo.owner)
+                            && family.maintainers(repo.owner, self.rules.strict_maintainers).contains(&waiting.author)
+                    });
+                if !may_speak {
+                    return;
+                }
+                self.release_announcement(repo);
+                self.purgatory.take(id);
+                self.write(Write::Release(id));
+                let stamp = crate::nostr::Stamp { created_at: waiting.created_at, id };
+                for obsolete in self.catalog.serve_state(waiting.author, &identifier, stamp) {
+                    if obsolete.id != id {
+                        self.purgatory.take(obsolete.id);
+                        self.write(Write::Unhold(obsolete.id));
+                    }
+                }
+                self.wish(Output::Quarry(identifier));
+            }
+            What::PullRequest(targets) if targets.contains(repo) => {
+                self.purgatory.take(id);
+                self.write(Write::Release(id));
+                self.wish(Output::Quarry(repo.identifier.clone()));
+                self.wish(Output::Interest(repo.clone()));
+            }
+            What::PullRequest(_) | What::Announcement(_) => {}
+        }
+    }
+
+    fn release_announcement(&mut self, repo: &RepoId) {
+        let Some(held) = self.catalog.announcement(repo).and_then(|slots| slots.held.clone()) else { return };
+        self.purgatory.take(held.stamp.id);
+        self.catalog.take_announcement(Place::Held, repo, held.stamp.id);
+        self.write(Write::Release(held.stamp.id));
+        self.catalog.put_announcement(Place::Served, held);
+        self.family_changed(repo);
+    }
+
+    fn write(&mut self, write: Write) {
+        self.wish(Output::Write(write));
+    }
+
+    fn wish(&mut self, output: Output) {
+        self.wishes.push_back(output);
+    }
+}
+
+impl Machine for Registrar {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        match input {
+            Input::Restored(restored) => self.restore(now, restored),
+            Input::Submitted(submission) => self.submitted(now, submission),
+            Input::Expired(summary) => self.remove(&summary, Place::Served),
+            Input::DataFound { event, repo } => self.data_found(event, &repo),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.wishes.pop_front()
+    }
+
+    fn alarm(&self) -> Option<(Moment, &'static str)> {
+        self.purgatory.next_deadline().map(|deadline| (deadline, "a held event expires"))
+    }
+
+    fn wake(&mut self, now: Now) {
+        while let Some(id) = self.purgatory.overdue(now.mono) {
+            self.unhold(id);
+        }
+    }
+}

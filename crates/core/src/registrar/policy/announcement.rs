@@ -1,0 +1,57 @@
+//! Kind 30617: which repositories are hosted here.
+
+use super::World;
+use crate::nostr::event::Event;
+use crate::nostr::reason::{Known, Need, Refusal, Verdict};
+use crate::nostr::supersedes;
+use crate::repo::catalog::Slots;
+use crate::repo::{Announcement, Catalog};
+
+impl World<'_> {
+    pub(super) fn announcement(self, event: &Event) -> Verdict {
+        let Some(new) = Announcement::read(event, &self.rules.service) else {
+            return Verdict::Refuse(Refusal::Identifier);
+        };
+        let empty = Slots::default();
+        let slots = self.catalog.announcement(&new.repo).unwrap_or(&empty);
+        if new.listed { self.listed(&new, slots) } else { self.unlisted(&new) }
+    }
+
+    /// It names this service: a replacement of what is served is served, anything else waits for git data.
+    fn listed(self, new: &Announcement, slots: &Slots<Announcement>) -> Verdict {
+        if slots.served.as_ref().is_some_and(|served| served.listed) {
+            return Verdict::Accept;
+        }
+        match &slots.held {
+            Some(held) if !supersedes(new.stamp, held.stamp) => Verdict::Known(Known::Superseded),
+            Some(_) => Verdict::Hold(Need::GitData),
+            None => match self.purgatory.room(new.repo.owner) {
+                Some(full) => Verdict::Refuse(full),
+                None => Verdict::Hold(Need::GitData),
+            },
+        }
+    }
+
+    /// It does not name this service: wanted only if its author keeps a repository of the same name that is hosted here
+    /// (G1-08), so that the chain of maintainers can be walked.
+    fn unlisted(self, new: &Announcement) -> Verdict {
+        let anchored = self.catalog.family(&new.repo.identifier).is_some_and(|family| {
+            family.hosts_of(new.repo.owner, self.rules.strict_maintainers).any(|host| host != new.repo.owner)
+        });
+        if anchored {
+            Verdict::Accept
+        } else if withdraws(self.catalog, new) {
+            Verdict::Refuse(Refusal::Delisted)
+        } else {
+            Verdict::Refuse(Refusal::NotListed)
+        }
+    }
+}
+
+/// Whether an announcement takes the repository away from here: an older version named this service, this one does not
+/// (G1-10, G1-14).
+pub(in crate::registrar) fn withdraws(catalog: &Catalog, new: &Announcement) -> bool {
+    let hosted =
+        |old: &Option<Announcement>| old.as_ref().is_some_and(|old| old.listed && supersedes(new.stamp, old.stamp));
+    !new.listed && catalog.announcement(&new.repo).is_some_and(|slots| hosted(&slots.served) || hosted(&slots.held))
+}

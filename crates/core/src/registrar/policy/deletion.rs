@@ -1,0 +1,55 @@
+//! Kinds 5 and 62: an author takes things back.
+
+use super::{Mode, World};
+use crate::limits;
+use crate::nostr::event::{Coordinate, Event};
+use crate::nostr::reason::{Refusal, Verdict};
+use crate::registrar::io::Facts;
+use crate::repo::{Identifier, Service};
+
+impl World<'_> {
+    /// A deletion request leaves a row for each target, known or not. So that strangers cannot mint rows it is taken only
+    /// from authors who have something here, or speak of something here, or keep a repository that they name.
+    pub(super) fn deletion(self, event: &Event, facts: &Facts) -> Verdict {
+        let targets = event.values("e").count() + event.values("a").count();
+        if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
+            return Verdict::Refuse(Refusal::Targets(targets));
+        }
+        if facts.targets.iter().any(|target| target.event.author != event.pubkey) {
+            return Verdict::Refuse(Refusal::ForeignTarget);
+        }
+        let keeps_a_target = || {
+            event.values("a").filter_map(Coordinate::parse).filter(|coordinate| coordinate.pubkey == event.pubkey).any(
+                |coordinate| {
+                    let family = Identifier::new(&coordinate.d).and_then(|identifier| self.catalog.family(&identifier));
+                    family.is_some_and(|family| {
+                        family.hosts_of(event.pubkey, self.rules.strict_maintainers).next().is_some()
+                    })
+                },
+            )
+        };
+        if self.rules.mode == Mode::Open || facts.author_here || !facts.targets.is_empty() || keeps_a_target() {
+            Verdict::Accept
+        } else {
+            Verdict::Refuse(Refusal::Unrelated)
+        }
+    }
+
+    /// A request to vanish is taken from authors who have something here and mean this relay.
+    pub(super) fn vanish(self, event: &Event, facts: &Facts) -> Verdict {
+        if event.tag("relay").is_none() {
+            return Verdict::Refuse(Refusal::NoRelay);
+        }
+        match self.rules.mode {
+            Mode::Open => Verdict::Accept,
+            Mode::Grasp if !is_own_relay_named(&self.rules.service, event) => Verdict::Refuse(Refusal::OtherRelay),
+            Mode::Grasp if !facts.author_here => Verdict::Refuse(Refusal::Unrelated),
+            Mode::Grasp => Verdict::Accept,
+        }
+    }
+}
+
+/// Whether a request to vanish means this relay.
+pub(in crate::registrar) fn is_own_relay_named(service: &Service, event: &Event) -> bool {
+    event.values("relay").any(|relay| relay == "ALL_RELAYS" || service.is_own_relay(relay))
+}

@@ -1,0 +1,145 @@
+//! Which events may enter. Pure functions of the rules, the catalog and the facts; each spec item has its table test in
+//! `crates/sim/tests/policy.rs`.
+
+mod announcement;
+mod deletion;
+mod pr;
+mod related;
+mod state;
+
+use super::io::{Facts, Gone, Questions, Source};
+use super::purgatory::Purgatory;
+use crate::limits;
+use crate::nostr::event::Event;
+use crate::nostr::kinds::{self, Class};
+use crate::nostr::reason::{Known, Refusal, Verdict};
+use crate::nostr::{PublicKey, supersedes};
+use crate::repo::catalog::Place;
+use crate::repo::{Catalog, Service};
+use crate::time::Timestamp;
+
+pub(super) use announcement::withdraws;
+pub(super) use deletion::is_own_relay_named;
+
+/// What the operator decided.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Where this service is reached.
+    pub service: Service,
+    /// What is taken in.
+    pub mode: Mode,
+    /// The service's own key, whose events are welcome.
+    pub owner: Option<PublicKey>,
+    /// Whether maintainers must list each other also without role tags.
+    pub strict_maintainers: bool,
+    /// Bytes of an event that is no state.
+    pub max_event_bytes: usize,
+    /// Seconds that an event waits for its git data.
+    pub purgatory_secs: u64,
+}
+
+/// What is taken in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// What belongs to repositories that are hosted here.
+    Grasp,
+    /// Any valid event: a relay for local development, and for comparing with general relays.
+    Open,
+}
+
+/// What a decision may look at.
+#[derive(Clone, Copy)]
+pub(super) struct World<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) catalog: &'a Catalog,
+    pub(super) purgatory: &'a Purgatory,
+}
+
+impl Rules {
+    /// What can be refused before the signature is checked, from the event alone; `bytes` is the size of its text.
+    #[must_use]
+    pub fn precheck(&self, event: &Event, bytes: usize, now: Timestamp) -> Option<Refusal> {
+        let (most_bytes, most_tags) = if event.kind == kinds::STATE {
+            (limits::MAX_STATE_EVENT_BYTES.max(self.max_event_bytes), limits::MAX_STATE_TAGS)
+        } else {
+            (self.max_event_bytes, limits::MAX_EVENT_TAGS)
+        };
+        if bytes > most_bytes {
+            Some(Refusal::TooLarge { bytes, most: most_bytes })
+        } else if event.tags.len() > most_tags {
+            Some(Refusal::TooManyTags(most_tags))
+        } else if matches!(event.kind, kinds::AUTH | kinds::HTTP_AUTH) {
+            Some(Refusal::Credential)
+        } else if event.created_at > now.plus_secs(limits::MAX_FUTURE_SECS) {
+            Some(Refusal::Future)
+        } else if event.expires_at().is_some_and(|expires_at| expires_at <= now) {
+            Some(Refusal::Expired)
+        } else {
+            None
+        }
+    }
+
+    /// Which facts the judgement on an event will need.
+    #[must_use]
+    pub fn questions(&self, event: &Event) -> Questions {
+        let grasp = self.mode == Mode::Grasp;
+        match event.kind {
+            kinds::ANNOUNCEMENT | kinds::STATE if grasp => Questions::default(),
+            kinds::DELETION => Questions { author: grasp, targets: true, links: false },
+            kinds::VANISH => Questions { author: grasp, ..Questions::default() },
+            _ => Questions { links: grasp && kinds::class(event.kind) != Class::Ephemeral, ..Questions::default() },
+        }
+    }
+}
+
+impl World<'_> {
+    /// What becomes of a verified event.
+    pub(super) fn admit(self, event: &Event, source: &Source, facts: &Facts) -> Verdict {
+        if let Some(verdict) = before_its_kind(event, source, facts) {
+            return verdict;
+        }
+        match (event.kind, self.rules.mode) {
+            (kinds::DELETION, _) => self.deletion(event, facts),
+            (kinds::VANISH, _) => self.vanish(event, facts),
+            (kinds::ANNOUNCEMENT, Mode::Grasp) => self.announcement(event),
+            (kinds::STATE, Mode::Grasp) => self.state(event),
+            (kind, Mode::Grasp) if kinds::is_pull_request(kind) => self.pull_request(event, facts),
+            (_, Mode::Grasp) => self.related(event, facts),
+            (_, Mode::Open) => Verdict::Accept,
+        }
+    }
+}
+
+/// What holds for every kind: it is known, gone, superseded, somebody else's to publish, or never stored.
+fn before_its_kind(event: &Event, source: &Source, facts: &Facts) -> Option<Verdict> {
+    match facts.known {
+        Some(Place::Served) => return Some(Verdict::Known(Known::Served)),
+        Some(Place::Held) => return Some(Verdict::Known(Known::Held)),
+        None => {}
+    }
+    let refusal = match facts.gone {
+        // Requests to delete and to vanish cannot be deleted (D-04); an earlier vanish request tells nothing new.
+        Some(Gone::Deleted) if matches!(event.kind, kinds::DELETION | kinds::VANISH) => None,
+        Some(Gone::Vanished) if event.kind == kinds::VANISH => return Some(Verdict::Known(Known::Superseded)),
+        Some(Gone::Deleted) => Some(Refusal::Deleted),
+        Some(Gone::Vanished) => Some(Refusal::Vanished),
+        Some(Gone::Withdrawn) => Some(Refusal::Withdrawn),
+        None => None,
+    };
+    if let Some(refusal) = refusal {
+        return Some(Verdict::Refuse(refusal));
+    }
+    let is_author = matches!(source, Source::Client(keys) if keys.contains(&event.pubkey));
+    if (event.is_protected() && !is_author) || embeds_protected(event) {
+        return Some(Verdict::Refuse(Refusal::Protected));
+    }
+    if kinds::class(event.kind) == Class::Ephemeral {
+        return Some(Verdict::Pass);
+    }
+    facts.current.filter(|current| !supersedes(event.stamp(), *current)).map(|_| Verdict::Known(Known::Superseded))
+}
+
+/// A repost carries what it reposts in its content (NIP-70 forbids that for protected events).
+fn embeds_protected(event: &Event) -> bool {
+    matches!(event.kind, 6 | 16) && Event::parse(&event.content).is_ok_and(|inner| inner.is_protected())
+}

@@ -1,0 +1,112 @@
+//! What waits for git data, and until when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::limits;
+use crate::nostr::PublicKey;
+use crate::nostr::event::EventId;
+use crate::nostr::reason::Refusal;
+use crate::repo::{Identifier, RepoId};
+use crate::time::{Moment, Timestamp};
+
+/// A held event, as far as decisions need it. Its text is in the store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// Who made it.
+    pub author: PublicKey,
+    /// When it says it was made.
+    pub created_at: Timestamp,
+    /// What it is.
+    pub what: What,
+    /// When it gives up. On the monotonic clock, so that a step of the wall clock ends nothing.
+    pub deadline: Moment,
+}
+
+/// What kind of thing waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// An announcement.
+    Announcement(RepoId),
+    /// A state.
+    State(Identifier),
+    /// A pull request for these repositories.
+    PullRequest(Vec<RepoId>),
+}
+
+/// All that waits.
+#[derive(Clone, Debug, Default)]
+pub struct Purgatory {
+    waiting: BTreeMap<EventId, Waiting>,
+    deadlines: BTreeSet<(Moment, EventId)>,
+    by_author: BTreeMap<PublicKey, BTreeSet<EventId>>,
+}
+
+impl Purgatory {
+    /// Whether there is room for one more of this author.
+    #[must_use]
+    pub fn room(&self, author: PublicKey) -> Option<Refusal> {
+        if self.by_author.get(&author).is_some_and(|held| held.len() >= limits::MAX_HELD_PER_AUTHOR) {
+            Some(Refusal::TooMuchHeld)
+        } else {
+            (self.waiting.len() >= limits::MAX_HELD).then_some(Refusal::PurgatoryFull)
+        }
+    }
+
+    /// Takes one in.
+    pub fn put(&mut self, id: EventId, waiting: Waiting) {
+        self.take(id);
+        self.deadlines.insert((waiting.deadline, id));
+        self.by_author.entry(waiting.author).or_default().insert(id);
+        self.waiting.insert(id, waiting);
+    }
+
+    /// Lets one go.
+    pub fn take(&mut self, id: EventId) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&id)?;
+        self.deadlines.remove(&(waiting.deadline, id));
+        if let Some(held) = self.by_author.get_mut(&waiting.author) {
+            held.remove(&id);
+            if held.is_empty() {
+                self.by_author.remove(&waiting.author);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// What waits under an id.
+    #[must_use]
+    pub fn get(&self, id: EventId) -> Option<&Waiting> {
+        self.waiting.get(&id)
+    }
+
+    /// What an author has waiting that is not newer than `up_to`.
+    #[must_use]
+    pub fn of_author_until(&self, author: PublicKey, up_to: Timestamp) -> Vec<EventId> {
+        let held = self.by_author.get(&author).into_iter().flatten();
+        held.filter(|id| self.waiting.get(id).is_some_and(|waiting| waiting.created_at <= up_to)).copied().collect()
+    }
+
+    /// The earliest deadline.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// One whose time is over.
+    #[must_use]
+    pub fn overdue(&self, now: Moment) -> Option<EventId> {
+        self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}

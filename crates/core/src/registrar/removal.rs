@@ -1,0 +1,157 @@
+//! How things leave: deletion, vanishing, withdrawal, expiry, and announcements that lose their last anchor.
+
+use super::Registrar;
+use super::io::{Output, Summary, Target, Tombstone, Write};
+use super::policy;
+use super::purgatory::What;
+use crate::nostr::event::{Coordinate, Event, EventId};
+use crate::nostr::reason::{Refusal, Verdict};
+use crate::nostr::{kinds, supersedes};
+use crate::repo::catalog::Place;
+use crate::repo::{Announcement, Identifier, RepoId};
+
+impl Registrar {
+    /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
+    pub(super) fn apply_deletion(&mut self, event: &Event, targets: &[Target]) {
+        for target in targets {
+            if !matches!(target.event.kind, kinds::DELETION | kinds::VANISH) {
+                self.remove(&target.event, target.place);
+            }
+        }
+        for id in event.values("e").filter_map(EventId::from_hex) {
+            self.write(Write::Bury(Tombstone::Event(event.pubkey, id)));
+        }
+        for coordinate in
+            event.values("a").filter_map(Coordinate::parse).filter(|coordinate| coordinate.pubkey == event.pubkey)
+        {
+            self.remove_held_at(&coordinate, event);
+            self.write(Write::Bury(Tombstone::Coordinate(coordinate, event.created_at)));
+        }
+    }
+
+    /// The store names what is served at a coordinate; what is held there is in our own books.
+    fn remove_held_at(&mut self, coordinate: &Coordinate, event: &Event) {
+        let Some(identifier) = Identifier::new(&coordinate.d) else { return };
+        let announcements = match coordinate.kind {
+            kinds::ANNOUNCEMENT => true,
+            kinds::STATE => false,
+            _ => return,
+        };
+        for (id, place, is_announcement) in self.catalog.of_author_until(event.pubkey, &identifier, event.created_at) {
+            if place == Place::Held && is_announcement == announcements {
+                self.unhold(id);
+            }
+        }
+    }
+
+    /// Kind 62: everything of the author up to now goes. The store empties itself behind a marker; our books at once.
+    pub(super) fn apply_vanish(&mut self, event: &Event) {
+        if !policy::is_own_relay_named(&self.rules.service, event) {
+            return;
+        }
+        for id in self.purgatory.of_author_until(event.pubkey, event.created_at) {
+            self.unhold(id);
+        }
+        let identifiers: Vec<Identifier> = self.catalog.identifiers_of(event.pubkey).cloned().collect();
+        for identifier in identifiers {
+            for (id, _, is_announcement) in self.catalog.of_author_until(event.pubkey, &identifier, event.created_at) {
+                let kind = if is_announcement { kinds::ANNOUNCEMENT } else { kinds::STATE };
+                let created_at = event.created_at;
+                self.remove(
+                    &Summary { id, author: event.pubkey, kind, created_at, identifier: Some(identifier.clone()) },
+                    Place::Served,
+                );
+            }
+        }
+        self.write(Write::Bury(Tombstone::Author(event.pubkey, event.created_at)));
+    }
+
+    /// A newer announcement that no longer names this service ends hosting, and older ones cannot bring it back.
+    pub(super) fn withdraw_if_delisted(&mut self, event: &Event, verdict: &Verdict) {
+        if !matches!(verdict, Verdict::Accept | Verdict::Refuse(Refusal::Delisted)) {
+            return;
+        }
+        let Some(new) =
+            Announcement::read(event, &self.rules.service).filter(|new| policy::withdraws(&self.catalog, new))
+        else {
+            return;
+        };
+        let slots = self.catalog.announcement(&new.repo).cloned().unwrap_or_default();
+        for (place, old) in [(Place::Served, slots.served), (Place::Held, slots.held)] {
+            if let Some(old) = old.filter(|old| old.listed && supersedes(new.stamp, old.stamp)) {
+                let summary = Summary {
+                    id: old.stamp.id,
+                    author: new.repo.owner,
+                    kind: kinds::ANNOUNCEMENT,
+                    created_at: old.stamp.created_at,
+                    identifier: Some(new.repo.identifier.clone()),
+                };
+                self.remove(&summary, place);
+            }
+        }
+        self.write(Write::Bury(Tombstone::Withdrawn(new.repo, new.stamp)));
+    }
+
+    /// Forgets an event, served or held, and whatever depends on it.
+    pub(super) fn remove(&mut self, event: &Summary, place: Place) {
+        if place == Place::Held {
+            self.unhold(event.id);
+            return;
+        }
+        self.write(Write::Remove(event.id));
+        let Some(identifier) = event.identifier.clone() else { return };
+        match event.kind {
+            kinds::ANNOUNCEMENT => {
+                let repo = RepoId { owner: event.author, identifier };
+                self.catalog.take_announcement(Place::Served, &repo, event.id);
+                self.family_changed(&repo);
+            }
+            kinds::STATE => {
+                self.catalog.drop_state(event.author, &identifier, event.id);
+                self.wish(Output::Quarry(identifier));
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets a held event.
+    pub(super) fn unhold(&mut self, id: EventId) {
+        let Some(waiting) = self.purgatory.take(id) else { return };
+        self.write(Write::Unhold(id));
+        match waiting.what {
+            What::Announcement(repo) => {
+                self.catalog.take_announcement(Place::Held, &repo, id);
+                self.family_changed(&repo);
+            }
+            What::State(identifier) => {
+                self.catalog.drop_state(waiting.author, &identifier, id);
+                self.wish(Output::Quarry(identifier));
+            }
+            What::PullRequest(targets) => {
+                for repo in targets {
+                    self.wish(Output::Quarry(repo.identifier));
+                }
+            }
+        }
+    }
+
+    /// After a change of announcements: those that were accepted only because a hosted repository's chain reached their
+    /// author go with the last such chain (F7), and sync is told.
+    pub(super) fn family_changed(&mut self, repo: &RepoId) {
+        let strict = self.rules.strict_maintainers;
+        loop {
+            let Some(family) = self.catalog.family(&repo.identifier) else { break };
+            let lost = family.announcements().find_map(|(author, slots)| {
+                let served = slots.served.as_ref().filter(|served| !served.listed)?;
+                let anchored = family.hosts_of(*author, strict).any(|host| host != *author);
+                (!anchored).then_some((*author, served.stamp.id))
+            });
+            let Some((owner, id)) = lost else { break };
+            self.write(Write::Remove(id));
+            let gone = RepoId { owner, identifier: repo.identifier.clone() };
+            self.catalog.take_announcement(Place::Served, &gone, id);
+            self.wish(Output::Interest(gone));
+        }
+        self.wish(Output::Interest(repo.clone()));
+    }
+}

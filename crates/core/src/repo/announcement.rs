@@ -1,0 +1,41 @@
+//! Kind 30617: a repository exists, here is where, and these keep it.
+
+use super::id::{Identifier, RepoId};
+use super::maintainers::Roles;
+use super::service::Service;
+use crate::limits;
+use crate::nostr::event::{Event, Stamp};
+
+/// What the house remembers of an announcement.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Announcement {
+    /// Whose, and its name.
+    pub repo: RepoId,
+    /// Which version.
+    pub stamp: Stamp,
+    /// Whether it names this service in `clone` and `relays`: only then is the repository hosted here.
+    pub listed: bool,
+    /// Who keeps it, by its author's word.
+    pub roles: Roles,
+    /// Git servers that have it.
+    pub clone: Vec<String>,
+    /// Relays that have its events.
+    pub relays: Vec<String>,
+}
+
+impl Announcement {
+    /// Reads an announcement; `None` if its `d` tag cannot name a repository.
+    #[must_use]
+    pub fn read(event: &Event, service: &Service) -> Option<Self> {
+        let repo = RepoId { owner: event.pubkey, identifier: Identifier::new(event.tag("d")?)? };
+        let urls = |name| event.all_values(name).take(limits::MAX_URLS).map(str::to_owned).collect();
+        Some(Self {
+            listed: service.is_listed(event, &repo),
+            stamp: event.stamp(),
+            roles: Roles::read(event),
+            clone: urls("clone"),
+            relays: urls("relays"),
+            repo,
+        })
+    }
+}

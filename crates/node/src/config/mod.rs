@@ -1,0 +1,187 @@
+//! Settings: what an operator can decide, where it can be written, and what holds.
+//!
+//! - [`settings`]: the table in which every setting is declared, once; [`foreign`]: names that are none.
+//! - [`cli`], [`dotenv`], [`file`], [`sources`]: what was written where.
+//! - [`parse`], [`cidr`], [`resolve`]: what it means, or everything that is wrong with it.
+//! - [`show`], [`suggest`], [`problem`]: telling people.
+//! - [`owner`]: the key of the relay's operator.
+//!
+//! To add a setting: a row in [`settings::SETTINGS`], a field in [`Config`] and the line in [`resolve`] that fills it.
+
+mod cidr;
+mod cli;
+mod dotenv;
+mod file;
+mod foreign;
+mod owner;
+mod parse;
+mod problem;
+mod resolve;
+mod settings;
+mod show;
+mod sources;
+mod suggest;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ArgMatches;
+
+pub(crate) use cidr::Cidr;
+pub(crate) use cli::command;
+pub(crate) use owner::owner_keys;
+pub(crate) use problem::{ConfigErrors, Origin};
+pub(crate) use show::{reference, show};
+use sources::{Outside, Sources};
+
+/// The file in the relay's data folder that keeps a generated owner key.
+const OWNER_FILE: &str = ".relay-owner.nsec";
+
+/// What holds: every setting, understood and checked.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The public host with an optional port, in lower case.
+    pub(crate) domain: String,
+    /// Empty, or `/…` without a slash at the end.
+    pub(crate) base_path: String,
+    /// Where to listen.
+    pub(crate) bind: SocketAddr,
+    /// The proxies that may say whom they speak for.
+    pub(crate) trusted_proxies: Vec<Cidr>,
+    /// The relay's name in NIP-11.
+    pub(crate) relay_name: String,
+    /// The relay's description in NIP-11.
+    pub(crate) relay_description: String,
+    /// The operator's key, when it was set; see [`owner_keys`].
+    pub(crate) owner_secret: Option<Secret>,
+    /// Which events are accepted.
+    pub(crate) policy: Policy,
+    /// The folder of the repositories, absolute.
+    pub(crate) git_data_path: PathBuf,
+    /// The folder of the event database, absolute.
+    pub(crate) relay_data_path: PathBuf,
+    /// Free disk space below which nothing new is stored.
+    pub(crate) store_reserve_bytes: u64,
+    /// How long an event waits for its git data.
+    pub(crate) purgatory_expiry: Duration,
+    /// Connections at the same time, in all.
+    pub(crate) max_connections: usize,
+    /// Subscriptions of one connection.
+    pub(crate) max_subscriptions: usize,
+    /// Negentropy sessions of one connection.
+    pub(crate) max_neg_sessions: usize,
+    /// Size of an event, but for states, which may have 1 MiB.
+    pub(crate) max_event_bytes: usize,
+    /// Stored events returned for one filter.
+    pub(crate) filter_limit: usize,
+    /// Connections at the same time from one network; zero means unlimited.
+    pub(crate) network_max_connections: usize,
+    /// Events per minute from one network; zero means unlimited.
+    pub(crate) network_events_per_minute: u64,
+    /// How long running requests may take when the service stops.
+    pub(crate) shutdown_grace: Duration,
+    /// A level, or `level,part=level,…`, as the log library reads it.
+    pub(crate) log_level: String,
+    /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
+    pub(crate) effective: Vec<Effective>,
+}
+
+/// Which events are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// Repositories that list this service, and what belongs to them.
+    Grasp,
+    /// Every valid event.
+    Open,
+}
+
+/// A value that must not reach a log, a message or a screen.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    fn new(text: &str) -> Self {
+        Secret(text.to_owned())
+    }
+
+    /// The value itself. Whoever calls this takes care of where it goes.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+/// One setting as people see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Effective {
+    /// The setting's name, such as `BIND_ADDRESS`.
+    pub(crate) name: &'static str,
+    /// What holds, as text.
+    pub(crate) value: String,
+    /// Who said so.
+    pub(crate) origin: Origin,
+}
+
+/// Settings that can be used, and what is still odd about them.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// What holds.
+    pub(crate) config: Config,
+    /// One sentence each, for the log or for standard error.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Reads the settings of this process: its arguments, its environment and the files in its current folder.
+pub(crate) fn load(matches: &ArgMatches) -> Result<Loaded, ConfigErrors> {
+    let outside = Outside {
+        variables: std::env::vars_os().collect(),
+        // Without a current folder, relative paths stay relative and fail where they are used, with their name.
+        current_dir: std::env::current_dir().unwrap_or_default(),
+        read: &|path| std::fs::read_to_string(path),
+    };
+    resolve::resolve(&Sources::gather(cli::flags(matches), outside))
+}
+
+impl Config {
+    /// Takes notice of the address that the listener really got, which differs when port 0 was asked for. Whatever is
+    /// named after the bind address follows.
+    pub(crate) fn bound_to(&mut self, address: SocketAddr) {
+        self.bind = address;
+        if self.origin("DOMAIN") == &Origin::Default {
+            self.domain = address.to_string();
+            self.restate("DOMAIN", self.domain.clone());
+        }
+        if self.origin("RELAY_NAME") == &Origin::Default {
+            self.relay_name = resolve::default_relay_name(&self.domain);
+            self.restate("RELAY_NAME", self.relay_name.clone());
+        }
+    }
+
+    /// Where the value of a setting came from.
+    fn origin(&self, name: &str) -> &Origin {
+        self.effective
+            .iter()
+            .find(|effective| effective.name == name)
+            .map_or(&Origin::Default, |found| &found.origin)
+    }
+
+    fn restate(&mut self, name: &str, value: String) {
+        if let Some(effective) = self
+            .effective
+            .iter_mut()
+            .find(|effective| effective.name == name)
+        {
+            effective.value = value;
+        }
+    }
+}

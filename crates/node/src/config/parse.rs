@@ -1,0 +1,363 @@
+//! From the text of a value to the value, with a message that says what would be right.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Component, Path, PathBuf};
+
+use super::cidr::Cidr;
+use super::problem::quote;
+
+/// An IP address with a port.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        format!(
+            "{} is not an IP address with a port, such as 127.0.0.1:7334 or [::]:7334",
+            quote(text)
+        )
+    })
+}
+
+/// A host with an optional port, in lower case.
+pub(crate) fn domain(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
+    if text.is_empty() {
+        return Err("is empty; give the public host name, such as code.example".to_owned());
+    }
+    if text.contains("://") {
+        return wrong("has a scheme; give only the host, such as code.example");
+    }
+    if text.contains('@') {
+        return wrong("has a user name; give only the host, such as code.example");
+    }
+    if text.contains(['/', '?', '#', '\\']) {
+        return wrong("has a path; give only the host here, and the path as BASE_PATH");
+    }
+    if let Ok(bare) = text.parse::<Ipv6Addr>() {
+        return wrong(&format!(
+            "is an IPv6 address without brackets; write [{bare}]"
+        ));
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let host = match host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+    {
+        Some(inside) => match inside.parse::<Ipv6Addr>() {
+            Ok(v6) => format!("[{v6}]"),
+            Err(_) => return wrong("has brackets around something that is no IPv6 address"),
+        },
+        None if !host.is_ascii() => return wrong("is not ASCII; give the xn-- form of the name"),
+        None if is_host_name(host) => host.to_ascii_lowercase(),
+        None => return wrong("is not a valid host name"),
+    };
+    match port {
+        None => Ok(host),
+        Some(port) => match port.parse::<u16>() {
+            Ok(number @ 1..) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Ok(format!("{host}:{number}"))
+            }
+            _ => wrong("has a port that is not a number from 1 to 65535"),
+        },
+    }
+}
+
+/// Whether this is a DNS name or an IPv4 address.
+fn is_host_name(host: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // A name that ends in a number is an address to every URL parser, so it has to be a correct one.
+    let last = host.rsplit('.').next().unwrap_or(host);
+    let numeric = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+    if numeric {
+        return host.parse::<Ipv4Addr>().is_ok();
+    }
+    host.len() <= 253 && host.split('.').all(is_label)
+}
+
+/// The path that all URLs of the service begin with: empty, or `/…` without a slash at the end.
+pub(crate) fn base_path(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
+    if text.is_empty() || text == "/" {
+        return Ok(String::new());
+    }
+    let Some(inside) = text.strip_prefix('/') else {
+        return wrong("does not begin with `/`");
+    };
+    if inside.ends_with('/') {
+        return wrong("ends with `/`; leave that one out");
+    }
+    for segment in inside.split('/') {
+        if segment.is_empty() {
+            return wrong("has an empty segment (`//`)");
+        }
+        if segment == "." || segment == ".." {
+            return wrong("has a dot segment (`.` or `..`)");
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+        if !segment.bytes().all(plain) {
+            return wrong(
+                "has a character that a plain URL path cannot have, such as a space, `%`, `?` or `#`",
+            );
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// IP networks, separated by commas or white space.
+pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
+    let mut networks = Vec::new();
+    let mut wrong = Vec::new();
+    let separators = |character: char| character == ',' || character.is_whitespace();
+    for item in text.split(separators).filter(|item| !item.is_empty()) {
+        match item.parse() {
+            Ok(network) => networks.push(network),
+            Err(why) => wrong.push(format!("{} {why}", quote(item))),
+        }
+    }
+    if wrong.is_empty() {
+        Ok(networks)
+    } else {
+        Err(wrong.join("; "))
+    }
+}
+
+/// A log level, or a list of levels for parts of the program. A part without a level is refused although the log
+/// library accepts it: it is usually a misspelt level, and would silence everything else.
+pub(crate) fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let is_part = |word: &str| {
+        !word.is_empty()
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_:-".contains(&byte))
+    };
+    let right = text
+        .split(',')
+        .map(str::trim)
+        .all(|directive| match directive.split_once('=') {
+            Some((part, level)) => is_part(part) && is_level(level),
+            None => is_level(directive),
+        });
+    if right {
+        return Ok(text.split(',').map(str::trim).collect::<Vec<_>>().join(","));
+    }
+    Err(format!(
+        "{} is not one of {}, nor a list such as info,graspd::http=debug",
+        quote(text),
+        LEVELS.join(", ")
+    ))
+}
+
+/// A whole number within a range.
+pub(crate) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
+    let digits = text.trim();
+    let number = digits
+        .parse::<u64>()
+        .ok()
+        .filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    number
+        .filter(|number| (min..=max).contains(number))
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| format!("{} is not a whole number from {min} to {max}", quote(text)))
+}
+
+/// Text of one line, for names.
+pub(crate) fn line(text: &str) -> Result<String, String> {
+    let line = text.trim();
+    if line.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if line.chars().any(char::is_control) {
+        return Err(format!(
+            "{} has a line break or another control character",
+            quote(line)
+        ));
+    }
+    Ok(line.to_owned())
+}
+
+/// A folder, made absolute and free of `.` and `..`, so that it stays the same whatever the process does and two of
+/// them can be compared.
+pub(crate) fn folder(text: &str, current_dir: &Path) -> Result<PathBuf, String> {
+    if text.trim().is_empty() {
+        return Err("is empty; give a folder".to_owned());
+    }
+    if text.contains('\0') {
+        return Err(format!("{} is not a folder", quote(text)));
+    }
+    let mut folder = PathBuf::new();
+    for component in current_dir.join(text).components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                folder.pop();
+            }
+            other => folder.push(other),
+        }
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains() {
+        for (text, expected) in [
+            ("code.example", "code.example"),
+            ("  CODE.Example ", "code.example"),
+            ("code.example:8443", "code.example:8443"),
+            ("localhost", "localhost"),
+            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+            ("127.0.0.1:7334", "127.0.0.1:7334"),
+            ("[::1]", "[::1]"),
+            ("[2001:DB8:0::1]:7334", "[2001:db8::1]:7334"),
+        ] {
+            assert_eq!(domain(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, why) in [
+            ("", "is empty"),
+            ("https://code.example", "scheme"),
+            ("wss://code.example/x", "scheme"),
+            ("me@code.example", "user name"),
+            ("code.example/grasp", "BASE_PATH"),
+            ("code.example/", "BASE_PATH"),
+            ("code.example?x", "path"),
+            ("::1", "write [::1]"),
+            ("[::x]", "brackets"),
+            ("[::1]x", "not a valid host"),
+            ("code.example:", "port"),
+            ("code.example:0", "port"),
+            ("code.example:+80", "port"),
+            ("code.example:65536", "port"),
+            (":80", "not a valid host"),
+            ("a b", "not a valid host"),
+            ("-a.example", "not a valid host"),
+            ("a..example", "not a valid host"),
+            ("code.example.", "not a valid host"),
+            ("300.1.1.1", "not a valid host"),
+            ("bücher.example", "xn--"),
+        ] {
+            let message = domain(text).expect_err(text);
+            assert!(message.contains(why), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn base_paths() {
+        for (text, expected) in [
+            ("", ""),
+            ("/", ""),
+            ("/grasp", "/grasp"),
+            ("/a/b-c_d.e~f", "/a/b-c_d.e~f"),
+            ("/...", "/..."),
+            ("/G", "/G"),
+        ] {
+            assert_eq!(base_path(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in [
+            "grasp",
+            "/grasp/",
+            "//",
+            "//grasp",
+            "/a//b",
+            "/a?b",
+            "/a#b",
+            "/.",
+            "/..",
+            "/a/../b",
+            "/a/./b",
+            "/a%20b",
+            "/a b",
+            "/a\\b",
+            "/ü",
+            "https://x/y",
+        ] {
+            assert!(base_path(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_networks() {
+        assert_eq!(networks(""), Ok(Vec::new()));
+        assert_eq!(
+            networks(" 10.0.0.0/8 ,::1,\n192.0.2.1 ").map(|list| list.len()),
+            Ok(3)
+        );
+        let message = networks("10.0.0.0/8,x,10.0.0.0/40").expect_err("two are wrong");
+        assert!(
+            message.contains("`x` is not") && message.contains("`10.0.0.0/40` has a prefix"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn log_levels() {
+        for text in [
+            "info",
+            "WARN",
+            "info,graspd::http=debug",
+            "off, hyper=error",
+        ] {
+            assert!(log_level(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "inof",
+            "info,",
+            "info,graspd",
+            "=debug",
+            "graspd=loud",
+            "a b=info",
+        ] {
+            assert!(log_level(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(number::<u8>(" 7 ", 1, 9), Ok(7));
+        for text in [
+            "",
+            "0",
+            "10",
+            "+7",
+            "-1",
+            "7.0",
+            "x",
+            "99999999999999999999999",
+        ] {
+            let message = number::<u8>(text, 1, 9).expect_err(text);
+            assert!(
+                message.ends_with("is not a whole number from 1 to 9"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn folders() {
+        let here = Path::new("/srv/x");
+        for (text, expected) in [
+            ("./data/git", "/srv/x/data/git"),
+            ("/a/./b/../c/", "/a/c"),
+            ("..", "/srv"),
+            ("a b", "/srv/x/a b"),
+        ] {
+            assert_eq!(folder(text, here), Ok(PathBuf::from(expected)), "{text}");
+        }
+        assert!(folder("", here).is_err());
+    }
+}

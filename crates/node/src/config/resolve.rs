@@ -1,0 +1,291 @@
+//! From what was written to what holds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::foreign::{NOT_FOR_US, NOT_USED_YET};
+use super::problem::{ConfigErrors, Origin, Problem};
+use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
+use super::sources::Sources;
+use super::{Config, Effective, Loaded, OWNER_FILE, Policy, Secret, parse, suggest};
+
+/// Understands all settings, or says everything that is wrong with them.
+pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
+    let mut reader = Reader {
+        sources,
+        problems: sources.problems.clone(),
+        effective: BTreeMap::new(),
+    };
+
+    let bind = reader
+        .take("BIND_ADDRESS", parse::address)
+        .unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
+    let domain = match reader.take("DOMAIN", parse::domain) {
+        Some(domain) => reader.restate("DOMAIN", domain),
+        None => reader.restate("DOMAIN", bind.to_string()),
+    };
+    let relay_name = match reader.take("RELAY_NAME", parse::line) {
+        Some(name) => name,
+        None => reader.restate("RELAY_NAME", default_relay_name(&domain)),
+    };
+    let base_path = reader
+        .take("BASE_PATH", parse::base_path)
+        .unwrap_or_default();
+    let here = &sources.current_dir;
+    let git_data_path = reader
+        .take("GIT_DATA_PATH", |text| parse::folder(text, here))
+        .unwrap_or_default();
+    let relay_data_path = reader
+        .take("RELAY_DATA_PATH", |text| parse::folder(text, here))
+        .unwrap_or_default();
+    reader.restate("GIT_DATA_PATH", git_data_path.display().to_string());
+    reader.restate("RELAY_DATA_PATH", relay_data_path.display().to_string());
+    let owner_secret = reader.take("RELAY_OWNER_NSEC", secret_key);
+    if owner_secret.is_none() {
+        reader.restate(
+            "RELAY_OWNER_NSEC",
+            format!("(in {})", relay_data_path.join(OWNER_FILE).display()),
+        );
+    }
+
+    let mut config = Config {
+        domain,
+        base_path,
+        bind,
+        trusted_proxies: reader
+            .take("TRUSTED_PROXY_CIDRS", parse::networks)
+            .unwrap_or_default(),
+        relay_name,
+        relay_description: reader
+            .take("RELAY_DESCRIPTION", |text| Ok(text.to_owned()))
+            .unwrap_or_default(),
+        owner_secret,
+        policy: reader
+            .choice(
+                "POLICY",
+                &[("grasp", Policy::Grasp), ("open", Policy::Open)],
+            )
+            .unwrap_or(Policy::Grasp),
+        git_data_path,
+        relay_data_path,
+        store_reserve_bytes: reader.number("STORE_RESERVE_BYTES"),
+        purgatory_expiry: Duration::from_secs(reader.number("PURGATORY_EXPIRY_SECS")),
+        max_connections: reader.number("MAX_CONNECTIONS"),
+        max_subscriptions: reader.number("RELAY_MAX_SUBSCRIPTIONS"),
+        max_neg_sessions: reader.number("RELAY_MAX_NEG_SESSIONS"),
+        max_event_bytes: reader.number("RELAY_MAX_EVENT_SIZE_BYTES"),
+        filter_limit: reader.number("RELAY_FILTER_LIMIT"),
+        network_max_connections: reader.number("NETWORK_MAX_CONNECTIONS"),
+        network_events_per_minute: reader.number("NETWORK_EVENTS_PER_MINUTE"),
+        shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
+        log_level: reader
+            .take("LOG_LEVEL", parse::log_level)
+            .unwrap_or_default(),
+        effective: Vec::new(),
+    };
+    reader.contradictions(&config);
+    config.effective = SETTINGS
+        .iter()
+        .filter_map(|setting| reader.effective.remove(setting.name))
+        .collect();
+
+    if reader.problems.is_empty() {
+        let warnings = warnings(sources, &config);
+        Ok(Loaded { config, warnings })
+    } else {
+        Err(ConfigErrors(reader.problems))
+    }
+}
+
+/// What the relay is called when nobody names it.
+pub(crate) fn default_relay_name(domain: &str) -> String {
+    format!("{domain} grasp relay")
+}
+
+/// Takes one setting after the other and collects what is wrong. A broken setting reads as nothing; whatever stands
+/// in for it is never used, because then there is no `Config` at all.
+struct Reader<'a> {
+    sources: &'a Sources,
+    problems: Vec<Problem>,
+    effective: BTreeMap<&'static str, Effective>,
+}
+
+impl Reader<'_> {
+    /// Reads a setting, or its default. `None` when it is broken, or not set and worked out from others.
+    fn take<T>(
+        &mut self,
+        name: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let Some(setting) = settings::find(name) else {
+            self.problems.push(Problem::new(name, "is not declared"));
+            return None;
+        };
+        let found = self.sources.find(setting);
+        let (text, origin) = match (found, &setting.default) {
+            (Some((text, origin)), _) => (Some(text), origin),
+            (None, Fallback::Value(text)) => (Some(*text), Origin::Default),
+            (None, Fallback::Derived(_)) => (None, Origin::Default),
+        };
+        let value = match text {
+            Some(_) if setting.is_secret() => "(hidden)".to_owned(),
+            Some(text) => text.to_owned(),
+            None => String::new(),
+        };
+        let taken = match text.map(parse) {
+            Some(Ok(taken)) => Some(taken),
+            Some(Err(message)) => {
+                self.problems
+                    .push(Problem::new(origin.place(setting), message));
+                None
+            }
+            None => None,
+        };
+        self.effective.insert(
+            name,
+            Effective {
+                name,
+                value,
+                origin,
+            },
+        );
+        taken
+    }
+
+    /// Replaces the text that is shown for a setting by what it came to mean.
+    fn restate(&mut self, name: &str, value: String) -> String {
+        if let Some(effective) = self.effective.get_mut(name) {
+            effective.value.clone_from(&value);
+        }
+        value
+    }
+
+    /// Reads a number within the range that the setting declares.
+    fn number<T: TryFrom<u64> + Default>(&mut self, name: &'static str) -> T {
+        let range = match settings::find(name).map(|setting| &setting.shape) {
+            Some(Shape::Number { min, max }) => Some((*min, *max)),
+            _ => None,
+        };
+        let parse = |text: &str| match range {
+            Some((min, max)) => parse::number(text, min, max),
+            None => Err("is not declared as a number".to_owned()),
+        };
+        self.take(name, parse).unwrap_or_default()
+    }
+
+    /// Reads one of a few words.
+    fn choice<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Option<T> {
+        self.take(name, |text| {
+            match words
+                .iter()
+                .find(|(word, _)| word.eq_ignore_ascii_case(text.trim()))
+            {
+                Some((_, meaning)) => Ok(*meaning),
+                None => {
+                    let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                    Err(format!(
+                        "{} is not {}",
+                        super::problem::quote(text),
+                        allowed.join(" or ")
+                    ))
+                }
+            }
+        })
+    }
+
+    /// Settings that are right alone and wrong together.
+    fn contradictions(&mut self, config: &Config) {
+        let (git, relay) = (&config.git_data_path, &config.relay_data_path);
+        let unset = Path::new("");
+        if git == unset || relay == unset {
+            return;
+        }
+        let relation = if git == relay {
+            Some(format!("are the same folder ({})", git.display()))
+        } else if git.starts_with(relay) {
+            Some(format!(
+                "lie in each other: {} is inside {}",
+                git.display(),
+                relay.display()
+            ))
+        } else if relay.starts_with(git) {
+            Some(format!(
+                "lie in each other: {} is inside {}",
+                relay.display(),
+                git.display()
+            ))
+        } else {
+            None
+        };
+        if let Some(relation) = relation {
+            let message = format!("{relation}; give each its own");
+            self.problems
+                .push(Problem::new("GIT_DATA_PATH and RELAY_DATA_PATH", message));
+        }
+    }
+}
+
+/// A private key. What was given instead is never repeated.
+fn secret_key(text: &str) -> Result<Secret, String> {
+    let text = text.trim();
+    match nostr::key::SecretKey::parse(text) {
+        Ok(_) => Ok(Secret::new(text)),
+        Err(_) => Err(
+            "is not a private key (nsec1… or 64 hex digits); its value is not shown here"
+                .to_owned(),
+        ),
+    }
+}
+
+/// What is allowed but probably not meant.
+fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let in_environment = sources
+        .environment
+        .keys()
+        .map(|name| (name, Origin::Environment));
+    let in_dotenv = sources.dotenv.iter().flat_map(|dotenv| {
+        let origin = |line| Origin::DotEnv {
+            path: dotenv.path.clone(),
+            line,
+        };
+        dotenv
+            .entries
+            .iter()
+            .map(move |(name, (_, line))| (name, origin(*line)))
+    });
+    for (variable, origin) in in_environment.chain(in_dotenv) {
+        let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
+        if settings::find(name).is_some() || name == FILE_VARIABLE || NOT_FOR_US.contains(&name) {
+            continue;
+        }
+        let about = if NOT_USED_YET.contains(&name) {
+            "is not used by this version of graspd".to_owned()
+        } else if let Some(near) = suggest::nearest(name) {
+            format!(
+                "is not a setting and has no effect; did you mean {}?",
+                near.variable()
+            )
+        } else {
+            "is not a setting and has no effect".to_owned()
+        };
+        warnings.push(format!("{variable} ({origin}) {about}"));
+    }
+    if config.bind.ip().is_unspecified() && config.origin("DOMAIN") == &Origin::Default {
+        warnings.push(format!(
+            "DOMAIN is not set, so the service calls itself {}, which nobody can reach; repositories cannot list it",
+            config.domain
+        ));
+    }
+    for network in config
+        .trusted_proxies
+        .iter()
+        .filter(|network| network.is_everything())
+    {
+        warnings.push(format!(
+            "TRUSTED_PROXY_CIDRS has {network}: every client can claim any address"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,384 @@
+//! Every setting, declared once. Flags, variables, file keys, help and the printed reference all come from here.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+/// What all environment variables of this program begin with.
+pub(crate) const PREFIX: &str = "NGIT_";
+
+/// The name, without the prefix, of the variable that says where the TOML file is. It cannot be a setting, because
+/// settings are read from that file.
+pub(crate) const FILE_VARIABLE: &str = "CONFIG";
+
+/// One thing an operator can decide.
+pub(crate) struct Setting {
+    /// The name in capitals, from which the variable, the flag and the file key are made.
+    pub(crate) name: &'static str,
+    /// The heading it stands under.
+    pub(crate) section: &'static str,
+    /// What a value looks like.
+    pub(crate) shape: Shape,
+    /// What holds when nobody sets it.
+    pub(crate) default: Fallback,
+    /// One or two sentences that teach.
+    pub(crate) help: &'static str,
+}
+
+/// What a value of a setting looks like.
+pub(crate) enum Shape {
+    /// Any text.
+    Text,
+    /// Text of one line.
+    Line,
+    /// An IP address with a port.
+    Address,
+    /// A host name or IP address, with or without a port.
+    Domain,
+    /// The path of a URL.
+    BasePath,
+    /// A folder on this machine.
+    Folder,
+    /// IP networks, separated by commas.
+    Networks,
+    /// A log level, or several for parts of the program.
+    LogLevel,
+    /// One of a few words.
+    Choice(&'static [&'static str]),
+    /// A whole number within a range, both ends included.
+    Number { min: u64, max: u64 },
+    /// A private key. It has no flag, because every user of the machine can read the arguments of a process.
+    Secret,
+}
+
+/// What holds when nobody sets a setting.
+pub(crate) enum Fallback {
+    /// This text, read like a given one.
+    Value(&'static str),
+    /// Something worked out from other settings, described for people.
+    Derived(&'static str),
+}
+
+const SERVICE: &str = "Service";
+const STORAGE: &str = "Storage";
+const LIMITS: &str = "Relay limits";
+const NETWORK: &str = "Network limits";
+const RUNNING: &str = "Running";
+
+/// A day has this many seconds.
+const DAY: u64 = 86_400;
+
+/// The table.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "DOMAIN",
+        section: SERVICE,
+        shape: Shape::Domain,
+        default: Fallback::Derived("the bind address"),
+        help: "Public host name of this service, with the port if it is unusual. A repository is accepted when its \
+               announcement lists this name, so it has to be the one that people type.",
+    },
+    Setting {
+        name: "BASE_PATH",
+        section: SERVICE,
+        shape: Shape::BasePath,
+        default: Fallback::Value("/"),
+        help: "Path under which the service lives, when it shares its domain with something else: with /grasp the \
+               relay is at wss://DOMAIN/grasp and repositories are below it.",
+    },
+    Setting {
+        name: "BIND_ADDRESS",
+        section: SERVICE,
+        shape: Shape::Address,
+        default: Fallback::Value("127.0.0.1:7334"),
+        help: "IP address and port to listen on. Use 0.0.0.0 or [::] as the address to listen on all interfaces.",
+    },
+    Setting {
+        name: "TRUSTED_PROXY_CIDRS",
+        section: SERVICE,
+        shape: Shape::Networks,
+        default: Fallback::Value(""),
+        help: "Networks of the reverse proxies whose X-Forwarded-For header is believed. Leave it empty when clients \
+               connect directly, because whoever is listed here can claim any address.",
+    },
+    Setting {
+        name: "RELAY_NAME",
+        section: SERVICE,
+        shape: Shape::Line,
+        default: Fallback::Derived("DOMAIN followed by \"grasp relay\""),
+        help: "Name of the relay in its information document (NIP-11) and on its pages.",
+    },
+    Setting {
+        name: "RELAY_DESCRIPTION",
+        section: SERVICE,
+        shape: Shape::Text,
+        default: Fallback::Value("Git hosting that follows signed Nostr events (GRASP)."),
+        help: "Description of the relay in its information document (NIP-11) and on its pages.",
+    },
+    Setting {
+        name: "RELAY_OWNER_NSEC",
+        section: SERVICE,
+        shape: Shape::Secret,
+        default: Fallback::Derived("a key generated into .relay-owner.nsec in RELAY_DATA_PATH"),
+        help: "Private key of the relay's operator, as nsec1… or hex. It can also be the systemd credential \
+               relay_owner_nsec; there is no flag for it, because other users of the machine can read arguments.",
+    },
+    Setting {
+        name: "POLICY",
+        section: SERVICE,
+        shape: Shape::Choice(&["grasp", "open"]),
+        default: Fallback::Value("grasp"),
+        help: "Which events are accepted: grasp takes repositories that list this service and what belongs to them, \
+               open takes every valid event.",
+    },
+    Setting {
+        name: "GIT_DATA_PATH",
+        section: STORAGE,
+        shape: Shape::Folder,
+        default: Fallback::Value("./data/git"),
+        help: "Folder of the git repositories. It is created when missing.",
+    },
+    Setting {
+        name: "RELAY_DATA_PATH",
+        section: STORAGE,
+        shape: Shape::Folder,
+        default: Fallback::Value("./data/relay"),
+        help: "Folder of the event database and the generated key. It is created when missing and has to be apart \
+               from GIT_DATA_PATH.",
+    },
+    Setting {
+        name: "STORE_RESERVE_BYTES",
+        section: STORAGE,
+        shape: Shape::Number {
+            min: 0,
+            max: 1 << 40,
+        },
+        default: Fallback::Value("67108864"),
+        help: "Free disk space, in bytes, below which nothing new is stored, so that a full disk cannot stop the \
+               service.",
+    },
+    Setting {
+        name: "PURGATORY_EXPIRY_SECS",
+        section: STORAGE,
+        shape: Shape::Number {
+            min: 1,
+            max: 30 * DAY,
+        },
+        default: Fallback::Value("1800"),
+        help: "Seconds that an accepted event waits for its git data before it is dropped.",
+    },
+    Setting {
+        name: "MAX_CONNECTIONS",
+        section: LIMITS,
+        shape: Shape::Number {
+            min: 1,
+            max: 1_000_000,
+        },
+        default: Fallback::Value("10000"),
+        help: "Connections served at the same time, from all networks together.",
+    },
+    Setting {
+        name: "RELAY_MAX_SUBSCRIPTIONS",
+        section: LIMITS,
+        shape: Shape::Number {
+            min: 1,
+            max: 10_000,
+        },
+        default: Fallback::Value("500"),
+        help: "Open subscriptions of one connection.",
+    },
+    Setting {
+        name: "RELAY_MAX_NEG_SESSIONS",
+        section: LIMITS,
+        shape: Shape::Number { min: 1, max: 1_000 },
+        default: Fallback::Value("10"),
+        help: "Open negentropy (NIP-77) sessions of one connection.",
+    },
+    Setting {
+        name: "RELAY_MAX_EVENT_SIZE_BYTES",
+        section: LIMITS,
+        shape: Shape::Number {
+            min: 1 << 10,
+            max: 4 << 20,
+        },
+        default: Fallback::Value("196608"),
+        help: "Size of an event as JSON, in bytes. Repository states (kind 30618) may always have 1 MiB, because they \
+               name every branch and tag.",
+    },
+    Setting {
+        name: "RELAY_FILTER_LIMIT",
+        section: LIMITS,
+        shape: Shape::Number {
+            min: 1,
+            max: 10_000,
+        },
+        default: Fallback::Value("500"),
+        help: "Stored events returned for one filter, also when the filter asks for more.",
+    },
+    Setting {
+        name: "NETWORK_MAX_CONNECTIONS",
+        section: NETWORK,
+        shape: Shape::Number {
+            min: 0,
+            max: 1_000_000,
+        },
+        default: Fallback::Value("512"),
+        help: "Connections at the same time from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
+    },
+    Setting {
+        name: "NETWORK_EVENTS_PER_MINUTE",
+        section: NETWORK,
+        shape: Shape::Number {
+            min: 0,
+            max: 10_000_000,
+        },
+        default: Fallback::Value("6000"),
+        help: "Events per minute from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
+    },
+    Setting {
+        name: "SHUTDOWN_GRACE_SECS",
+        section: RUNNING,
+        shape: Shape::Number { min: 0, max: 3_600 },
+        default: Fallback::Value("10"),
+        help: "Seconds that running requests get to finish when the service is asked to stop.",
+    },
+    Setting {
+        name: "LOG_LEVEL",
+        section: RUNNING,
+        shape: Shape::LogLevel,
+        default: Fallback::Value("info"),
+        help: "How much is logged: off, error, warn, info, debug or trace. Parts can differ: \
+               info,graspd::http=debug.",
+    },
+];
+
+/// clap keeps flag names for the life of the process and takes no owned ones, so they are made once and kept here.
+static FLAGS: LazyLock<BTreeMap<&'static str, String>> = LazyLock::new(|| {
+    let flag = |name: &str| name.to_ascii_lowercase().replace('_', "-");
+    SETTINGS
+        .iter()
+        .map(|setting| (setting.name, flag(setting.name)))
+        .collect()
+});
+
+impl Setting {
+    /// The environment variable, such as `NGIT_BIND_ADDRESS`.
+    pub(crate) fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.name)
+    }
+
+    /// The key in the TOML file, such as `bind_address`.
+    pub(crate) fn key(&self) -> String {
+        self.name.to_ascii_lowercase()
+    }
+
+    /// The flag without its dashes, such as `bind-address`; secrets have none.
+    pub(crate) fn flag(&self) -> Option<&'static str> {
+        if self.is_secret() {
+            None
+        } else {
+            FLAGS.get(self.name).map(String::as_str)
+        }
+    }
+
+    /// Whether the value must never be shown.
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self.shape, Shape::Secret)
+    }
+}
+
+impl Shape {
+    /// The word that stands for the value in help.
+    pub(crate) fn placeholder(&self) -> &'static str {
+        match self {
+            Shape::Text | Shape::Line => "TEXT",
+            Shape::Address => "IP:PORT",
+            Shape::Domain => "HOST[:PORT]",
+            Shape::BasePath => "/PATH",
+            Shape::Folder => "FOLDER",
+            Shape::Networks => "CIDR,…",
+            Shape::LogLevel => "LEVEL",
+            Shape::Choice(_) => "WORD",
+            Shape::Number { .. } => "NUMBER",
+            Shape::Secret => "NSEC",
+        }
+    }
+
+    /// What is allowed, where the help does not say it anyway.
+    pub(crate) fn allowed(&self) -> Option<String> {
+        match self {
+            Shape::Number { min, max } => Some(format!("{min} to {max}")),
+            Shape::Choice(words) => Some(words.join(" or ")),
+            _ => None,
+        }
+    }
+}
+
+impl Fallback {
+    /// The default as people read it; nothing when the default is to have none.
+    pub(crate) fn shown(&self) -> Option<&'static str> {
+        match self {
+            Fallback::Value("") => None,
+            Fallback::Value(text) | Fallback::Derived(text) => Some(text),
+        }
+    }
+}
+
+/// The setting of this name (`BIND_ADDRESS`).
+pub(crate) fn find(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::foreign;
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_all_spellings() {
+        let mut seen = BTreeSet::new();
+        for setting in SETTINGS {
+            assert!(
+                seen.insert(setting.name),
+                "{} is declared twice",
+                setting.name
+            );
+            assert!(
+                setting
+                    .name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
+                "{}",
+                setting.name
+            );
+            assert!(
+                setting.help.ends_with('.') && !setting.help.contains("  "),
+                "{}",
+                setting.name
+            );
+            assert!(
+                !foreign::NOT_USED_YET.contains(&setting.name),
+                "{} is used now",
+                setting.name
+            );
+        }
+    }
+
+    #[test]
+    fn settings_of_a_section_stand_together() {
+        let mut sections: Vec<_> = SETTINGS.iter().map(|setting| setting.section).collect();
+        sections.dedup();
+        let distinct: BTreeSet<_> = sections.iter().collect();
+        assert_eq!(distinct.len(), sections.len(), "{sections:?}");
+    }
+
+    #[test]
+    fn one_name_makes_three() {
+        let setting = find("BIND_ADDRESS").expect("declared");
+        assert_eq!(setting.variable(), "NGIT_BIND_ADDRESS");
+        assert_eq!(setting.flag(), Some("bind-address"));
+        assert_eq!(setting.key(), "bind_address");
+        assert_eq!(find("RELAY_OWNER_NSEC").expect("declared").flag(), None);
+    }
+}
