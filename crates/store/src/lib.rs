@@ -1,1 +1,29 @@
-//! placeholder
+//! Events and purgatory on disk.
+//!
+//! One LMDB environment holds everything; one writer changes it, a batch at a time, and many readers look at snapshots
+//! without ever holding the writer up. The public face speaks of the domain (facts, writes, scans, held rows), not of
+//! LMDB, so that another engine can stand behind it.
+//!
+//! - [`Store`] opens the environment and hands out the rest.
+//! - [`Batch`] is the writer's transaction: facts are read and consequences written inside it.
+//! - [`Scan`] answers filters, newest first, in slices that can be resumed.
+//!
+//! Blocking: no call here belongs on an async worker.
+
+mod batch;
+mod disk;
+mod error;
+mod facts;
+mod index;
+mod plan;
+mod record;
+mod scan;
+mod schema;
+mod store;
+
+pub use batch::Batch;
+pub use disk::DiskUse;
+pub use error::StoreError;
+pub use record::{Matcher, Record};
+pub use scan::{Progress, Scan};
+pub use store::{Options, Store};

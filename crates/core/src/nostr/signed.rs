@@ -1,5 +1,6 @@
 //! Events whose id and signature are right, with the bytes that are stored and served.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use bitcoin_hashes::sha256;
@@ -128,6 +129,7 @@ impl Canonical {
         json.push_str(",\"sig\":\"");
         hex::push(&mut json, &event.sig);
         json.push_str("\"}");
+        let marks = distinct(&json, marks);
         Self { json, tags, content, marks }
     }
 
@@ -158,7 +160,7 @@ fn push_tags(json: &mut String, tags: &[Vec<String>], marks: &mut Vec<Mark>) {
             let start = json.len() + 1;
             json::push_string(json, value);
             if let (1, Some(letter)) = (place, letter) {
-                push_mark(json, marks, Mark { letter, start: start as u32, len: (json.len() - 1 - start) as u32 });
+                marks.push(Mark { letter, start: start as u32, len: (json.len() - 1 - start) as u32 });
             }
         }
         json.push(']');
@@ -166,13 +168,11 @@ fn push_tags(json: &mut String, tags: &[Vec<String>], marks: &mut Vec<Mark>) {
     json.push(']');
 }
 
-/// Each (letter, value) is marked once, however often a stranger repeats it. The quadratic search is bounded by
-/// [`crate::limits::MAX_EVENT_TAGS`] and is short for real events.
-fn push_mark(json: &str, marks: &mut Vec<Mark>, mark: Mark) {
+/// Keeps each (letter, value) once, however often a stranger repeats it.
+fn distinct(json: &str, marks: Vec<Mark>) -> Vec<Mark> {
     let text = |mark: &Mark| &json[mark.start as usize..(mark.start + mark.len) as usize];
-    if !marks.iter().any(|other| other.letter == mark.letter && other.len == mark.len && text(other) == text(&mark)) {
-        marks.push(mark);
-    }
+    let mut seen = BTreeSet::new();
+    marks.into_iter().filter(|mark| seen.insert((mark.letter, text(mark)))).collect()
 }
 
 /// How many authors' parsed keys are kept: lifting a key to the curve costs about a sixth of a check. A power of two.

@@ -139,8 +139,7 @@ impl Registrar {
     /// author go with the last such chain (F7), and sync is told.
     pub(super) fn family_changed(&mut self, repo: &RepoId) {
         let strict = self.rules.strict_maintainers;
-        loop {
-            let Some(family) = self.catalog.family(&repo.identifier) else { break };
+        while let Some(family) = self.catalog.family(&repo.identifier) {
             let lost = family.announcements().find_map(|(author, slots)| {
                 let served = slots.served.as_ref().filter(|served| !served.listed)?;
                 let anchored = family.hosts_of(*author, strict).any(|host| host != *author);

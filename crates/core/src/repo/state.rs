@@ -106,7 +106,7 @@ mod tests {
         .expect("a state");
         assert_eq!(read.refs.keys().collect::<Vec<_>>(), ["refs/heads/main", "refs/tags/v1"]);
         assert_eq!(read.head.as_deref(), Some("refs/heads/main"));
-        assert_eq!(read.oids(), [oid.clone()]);
+        assert_eq!(read.oids(), std::slice::from_ref(&oid));
         assert!(read.is_satisfiable());
         let head =
             |value: &str| state(&[&["d", "x"], &["refs/heads/main", &oid], &["HEAD", value]]).expect("a state").head;

@@ -68,6 +68,8 @@ impl Rules {
             Some(Refusal::TooLarge { bytes, most: most_bytes })
         } else if event.tags.len() > most_tags {
             Some(Refusal::TooManyTags(most_tags))
+        } else if event.indexed_tags().count() > limits::MAX_EVENT_TAGS {
+            Some(Refusal::TooManyTags(limits::MAX_EVENT_TAGS))
         } else if matches!(event.kind, kinds::AUTH | kinds::HTTP_AUTH) {
             Some(Refusal::Credential)
         } else if event.created_at > now.plus_secs(limits::MAX_FUTURE_SECS) {

@@ -1,0 +1,280 @@
+//! The writer's transaction.
+
+use grasp_core::nostr::event::{Coordinate, Event, EventId};
+use grasp_core::nostr::{PublicKey, Signed, kinds, supersedes};
+use grasp_core::registrar::io::{Summary, Tombstone, Write};
+use grasp_core::time::Timestamp;
+use grasp_core::{limits, repo::RepoId};
+use heed::{PutFlags, RwTxn};
+
+use crate::error::{Result, StoreError};
+use crate::index::{Entries, Pending, author_prefix};
+use crate::record::Record;
+use crate::schema::{key, number};
+use crate::store::Store;
+
+/// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
+/// [`commit`](Batch::commit), durably and at once. Dropping it undoes everything.
+pub struct Batch<'s> {
+    pub(crate) store: &'s Store,
+    pub(crate) txn: RwTxn<'s>,
+    pub(crate) pending: Pending,
+    first_seq: u64,
+    next_seq: u64,
+}
+
+impl<'s> Batch<'s> {
+    pub(crate) fn begin(store: &'s Store) -> Result<Self> {
+        let txn = store.env.write_txn()?;
+        let first_seq = store.last_seq() + 1;
+        Ok(Self { store, txn, pending: Pending::default(), first_seq, next_seq: first_seq })
+    }
+
+    /// Carries out a wish of the registrar.
+    pub fn write(&mut self, write: &Write) -> Result<()> {
+        match write {
+            Write::Put(event) => self.serve(event, &Record::write(event)),
+            Write::Hold(event, deadline) => self.hold(event, *deadline),
+            Write::Release(id) => self.release(*id),
+            Write::Unhold(id) => self.unhold(*id).map(drop),
+            Write::Remove(id) => self.remove(*id),
+            Write::Bury(tombstone) => self.bury(tombstone),
+        }
+    }
+
+    /// Served events whose own time is over, at most so many.
+    pub fn expired(&self, now: Timestamp, most: usize) -> Result<Vec<Summary>> {
+        let tables = &self.store.tables;
+        let mut found = Vec::new();
+        for row in tables.expiry.iter(&self.txn)?.take(most) {
+            let (expires_at, seq) = row?.0.split_at(8);
+            if number(expires_at) > now.0 {
+                break;
+            }
+            let Some(bytes) = tables.events.get(&self.txn, seq)? else {
+                return Err(StoreError::Damaged("an expiry without its event"));
+            };
+            found.push(Record::read(bytes)?.summary()?);
+        }
+        Ok(found)
+    }
+
+    /// When the next served event expires.
+    pub fn next_expiry(&self) -> Result<Option<Timestamp>> {
+        Ok(self.store.tables.expiry.first(&self.txn)?.map(|(key, _)| Timestamp(number(&key[..8]))))
+    }
+
+    /// Goes on with emptying the shelves of authors who vanished. True while there is more to do.
+    pub fn purge(&mut self) -> Result<bool> {
+        let row = self.store.tables.purging.first(&self.txn)?;
+        let Some((author, up_to)) = row.map(|(author, up_to)| (PublicKey(key(&[author])), number(up_to))) else {
+            return Ok(false);
+        };
+        self.purge_author(author, Timestamp(up_to))?;
+        Ok(!self.store.tables.purging.is_empty(&self.txn)?)
+    }
+
+    /// Makes it durable and visible. After this nothing of it can be lost.
+    pub fn commit(mut self) -> Result<()> {
+        std::mem::take(&mut self.pending).flush(&self.store.tables, &mut self.txn)?;
+        self.txn.commit()?;
+        self.store.set_last_seq(self.next_seq - 1);
+        Ok(())
+    }
+
+    fn serve(&mut self, event: &Event, bytes: &[u8]) -> Result<()> {
+        let tables = self.store.tables;
+        if tables.ids.get(&self.txn, &event.id.0)?.is_some() {
+            return Ok(());
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        if let Some(coordinate) = event.coordinate() {
+            let hash = self.store.digest.coordinate(&coordinate);
+            if let Some(old) = tables.coordinates.get(&self.txn, &hash)?.map(number) {
+                self.remove_seq(old)?;
+            }
+            tables.coordinates.put(&mut self.txn, &hash, &seq.to_be_bytes())?;
+        }
+        if let Some(expires_at) = event.expires_at() {
+            let row: [u8; 16] = key(&[&expires_at.0.to_be_bytes(), &seq.to_be_bytes()]);
+            tables.expiry.put(&mut self.txn, &row, &[])?;
+        }
+        tables.events.put_with_flags(&mut self.txn, PutFlags::APPEND, &seq.to_be_bytes(), bytes)?;
+        tables.ids.put(&mut self.txn, &event.id.0, &seq.to_be_bytes())?;
+        self.pending.add(Entries::of(&Record::read(bytes)?, seq, self.store.digest));
+        Ok(())
+    }
+
+    fn hold(&mut self, event: &Signed, deadline: Timestamp) -> Result<()> {
+        let tables = &self.store.tables;
+        let mut row = deadline.0.to_be_bytes().to_vec();
+        row.extend_from_slice(&Record::write(event));
+        tables.held.put(&mut self.txn, &event.id.0, &row)?;
+        let author: [u8; 64] = key(&[&event.pubkey.0, &event.id.0]);
+        tables.held_by_author.put(&mut self.txn, &author, &[])?;
+        Ok(())
+    }
+
+    fn release(&mut self, id: EventId) -> Result<()> {
+        let Some(bytes) = self.unhold(id)? else {
+            return Err(StoreError::Damaged("a release of something that is not held"));
+        };
+        let event = Record::read(&bytes)?.event()?;
+        self.serve(&event, &bytes)
+    }
+
+    /// Takes a held event out and gives back its record.
+    fn unhold(&mut self, id: EventId) -> Result<Option<Vec<u8>>> {
+        let tables = &self.store.tables;
+        let Some(row) = tables.held.get(&self.txn, &id.0)?.map(<[u8]>::to_vec) else { return Ok(None) };
+        let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?.to_vec();
+        let author: [u8; 64] = key(&[&Record::read(&bytes)?.author().0, &id.0]);
+        tables.held.delete(&mut self.txn, &id.0)?;
+        tables.held_by_author.delete(&mut self.txn, &author)?;
+        Ok(Some(bytes))
+    }
+
+    fn remove(&mut self, id: EventId) -> Result<()> {
+        match self.store.tables.ids.get(&self.txn, &id.0)?.map(number) {
+            Some(seq) => self.remove_seq(seq),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_seq(&mut self, seq: u64) -> Result<()> {
+        let tables = self.store.tables;
+        let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?.map(<[u8]>::to_vec) else { return Ok(()) };
+        let record = Record::read(&bytes)?;
+        let entries = Entries::of(&record, seq, self.store.digest);
+        if seq >= self.first_seq {
+            self.pending.cancel(&entries);
+        } else {
+            entries.delete(&tables, &mut self.txn)?;
+        }
+        if let Some(expires_at) = record.expires_at() {
+            let row: [u8; 16] = key(&[&expires_at.0.to_be_bytes(), &seq.to_be_bytes()]);
+            tables.expiry.delete(&mut self.txn, &row)?;
+        }
+        if matches!(kinds::class(record.kind()), kinds::Class::Replaceable | kinds::Class::Addressable)
+            && let Some(coordinate) = record.event()?.coordinate()
+        {
+            let hash = self.store.digest.coordinate(&coordinate);
+            if tables.coordinates.get(&self.txn, &hash)?.map(number) == Some(seq) {
+                tables.coordinates.delete(&mut self.txn, &hash)?;
+            }
+        }
+        tables.ids.delete(&mut self.txn, &record.id().0)?;
+        tables.events.delete(&mut self.txn, &seq.to_be_bytes())?;
+        Ok(())
+    }
+
+    fn bury(&mut self, tombstone: &Tombstone) -> Result<()> {
+        let tables = self.store.tables;
+        match tombstone {
+            Tombstone::Event(author, id) => {
+                let row: [u8; 64] = key(&[&author.0, &id.0]);
+                tables.deleted_ids.put(&mut self.txn, &row, &[])?;
+            }
+            Tombstone::Coordinate(coordinate, up_to) => {
+                let hash = self.store.digest.coordinate(coordinate);
+                self.raise(tables.deleted_coordinates, &hash, up_to.0)?;
+            }
+            Tombstone::Author(author, up_to) => {
+                self.raise(tables.vanished, &author.0, up_to.0)?;
+                self.raise(tables.purging, &author.0, up_to.0)?;
+                self.purge_author(*author, *up_to)?;
+            }
+            Tombstone::Withdrawn(repo, stamp) => {
+                let hash = self.store.digest.coordinate(&announcement_of(repo));
+                let old = tables.withdrawn.get(&self.txn, &hash)?.map(read_stamp).transpose()?;
+                if old.is_none_or(|old| supersedes(*stamp, old)) {
+                    let row: [u8; 40] = key(&[&stamp.created_at.0.to_be_bytes(), &stamp.id.0]);
+                    tables.withdrawn.put(&mut self.txn, &hash, &row)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a time unless a later one is noted already.
+    fn raise(&mut self, table: crate::schema::Table, row: &[u8], time: u64) -> Result<()> {
+        if table.get(&self.txn, row)?.map(number).is_none_or(|old| old < time) {
+            table.put(&mut self.txn, row, &time.to_be_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Removes one slice of what a vanished author has left here, and the marker with the last of it.
+    fn purge_author(&mut self, author: PublicKey, up_to: Timestamp) -> Result<()> {
+        // Events of this very batch are only in `pending`; they are few and known by their sequence numbers.
+        for seq in self.first_seq..self.next_seq {
+            let doomed = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
+                Some(bytes) => self.vanishes(&Record::read(bytes)?, &author, up_to),
+                None => false,
+            };
+            if doomed {
+                self.remove_seq(seq)?;
+            }
+        }
+        let slice = limits::REMOVAL_SLICE;
+        let mut doomed = self.collect(self.store.tables.by_author, author_prefix(&author), &author, up_to, slice)?;
+        if doomed.len() < slice {
+            let letter = self.store.digest.tag(b'p', author.to_string().as_bytes());
+            doomed.extend(self.collect(self.store.tables.by_tag, &letter, &author, up_to, slice - doomed.len())?);
+        }
+        for seq in &doomed {
+            self.remove_seq(*seq)?;
+        }
+        if doomed.len() < slice {
+            self.store.tables.purging.delete(&mut self.txn, &author.0)?;
+        }
+        Ok(())
+    }
+
+    fn collect(
+        &self,
+        table: crate::schema::Table,
+        prefix: &[u8],
+        author: &PublicKey,
+        up_to: Timestamp,
+        most: usize,
+    ) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        for row in table.prefix_iter(&self.txn, prefix)? {
+            let seq = row?.0.last_chunk::<8>().map_or(0, |seq| u64::from_be_bytes(*seq));
+            let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? else { continue };
+            if self.vanishes(&Record::read(bytes)?, author, up_to) {
+                found.push(seq);
+                if found.len() == most {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn vanishes(&self, record: &Record<'_>, author: &PublicKey, up_to: Timestamp) -> bool {
+        let own = record.author() == *author && record.kind() != kinds::VANISH;
+        let addressed = || {
+            let hex = author.to_string();
+            record.kind() == kinds::GIFT_WRAP
+                && record.tags().any(|(letter, value)| letter == b'p' && value == hex.as_bytes())
+        };
+        record.created_at() <= up_to && (own || addressed())
+    }
+}
+
+/// The coordinate of a repository's announcement.
+pub(crate) fn announcement_of(repo: &RepoId) -> Coordinate {
+    Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() }
+}
+
+pub(crate) fn read_stamp(row: &[u8]) -> Result<grasp_core::nostr::Stamp> {
+    let damaged = || StoreError::Damaged("a stamp of the wrong length");
+    let (created_at, id) = row.split_at_checked(8).ok_or_else(damaged)?;
+    Ok(grasp_core::nostr::Stamp {
+        created_at: Timestamp(number(created_at)),
+        id: EventId(id.try_into().map_err(|_| damaged())?),
+    })
+}

@@ -1,0 +1,167 @@
+//! What is known about an event directly before it is judged, read inside the batch that will carry the consequences.
+
+use grasp_core::limits;
+use grasp_core::nostr::event::{Coordinate, Event, EventId};
+use grasp_core::nostr::kinds::{self, Class};
+use grasp_core::nostr::{json, supersedes};
+use grasp_core::registrar::io::{Facts, Gone, Questions, Target};
+use grasp_core::repo::catalog::Place;
+
+use crate::batch::{Batch, read_stamp};
+use crate::error::{Result, StoreError};
+use crate::index::author_prefix;
+use crate::record::Record;
+use crate::schema::{key, number};
+
+impl Batch<'_> {
+    /// Reads the facts that the registrar's rules ask for.
+    pub fn facts(&self, event: &Event, questions: Questions) -> Result<Facts> {
+        let coordinate = event.coordinate();
+        let mut facts = Facts { known: self.place_of(event.id)?, ..Facts::default() };
+        facts.gone = self.gone(event, coordinate.as_ref())?;
+        if let Some(coordinate) = &coordinate {
+            facts.current = self.served_at(coordinate)?.map(|record| record.stamp());
+        }
+        if questions.links {
+            facts.anchored = self.is_anchored(event)?;
+            facts.named = !facts.anchored && self.is_named(event, coordinate.as_ref())?;
+        }
+        if questions.author {
+            facts.author_here = self.has_author(event)?;
+        }
+        if questions.targets {
+            facts.targets = self.targets(event)?;
+        }
+        Ok(facts)
+    }
+
+    fn place_of(&self, id: EventId) -> Result<Option<Place>> {
+        let tables = &self.store.tables;
+        Ok(if tables.ids.get(&self.txn, &id.0)?.is_some() {
+            Some(Place::Served)
+        } else {
+            tables.held.get(&self.txn, &id.0)?.map(|_| Place::Held)
+        })
+    }
+
+    fn gone(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<Option<Gone>> {
+        let tables = &self.store.tables;
+        let until = |time: Option<&[u8]>| time.is_some_and(|time| event.created_at.0 <= number(time));
+        if until(tables.vanished.get(&self.txn, &event.pubkey.0)?) {
+            return Ok(Some(Gone::Vanished));
+        }
+        let row: [u8; 64] = key(&[&event.pubkey.0, &event.id.0]);
+        if tables.deleted_ids.get(&self.txn, &row)?.is_some() {
+            return Ok(Some(Gone::Deleted));
+        }
+        let Some(coordinate) = coordinate else { return Ok(None) };
+        let hash = self.store.digest.coordinate(coordinate);
+        if until(tables.deleted_coordinates.get(&self.txn, &hash)?) {
+            return Ok(Some(Gone::Deleted));
+        }
+        if event.kind != kinds::ANNOUNCEMENT {
+            return Ok(None);
+        }
+        let withdrawn = tables.withdrawn.get(&self.txn, &hash)?.map(read_stamp).transpose()?;
+        Ok(withdrawn.filter(|stamp| supersedes(*stamp, event.stamp())).map(|_| Gone::Withdrawn))
+    }
+
+    fn served_at(&self, coordinate: &Coordinate) -> Result<Option<Record<'_>>> {
+        let tables = &self.store.tables;
+        match tables.coordinates.get(&self.txn, &self.store.digest.coordinate(coordinate))? {
+            Some(seq) => {
+                let missing = StoreError::Damaged("a coordinate without its event");
+                Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Whether something that the event references is served (G1-31, backward).
+    fn is_anchored(&self, event: &Event) -> Result<bool> {
+        let references = event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter));
+        for (letter, value) in references.take(limits::MAX_REFERENCES) {
+            let by_id = b"eEq".contains(&letter).then(|| EventId::from_hex(value)).flatten();
+            let by_coordinate = b"aAq".contains(&letter).then(|| Coordinate::parse(value)).flatten();
+            let found = match (by_id, by_coordinate) {
+                (Some(id), _) => self.store.tables.ids.get(&self.txn, &id.0)?.is_some(),
+                (None, Some(coordinate)) => self.served_at(&coordinate)?.is_some(),
+                (None, None) => false,
+            };
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether something served references the event (G1-31, forward).
+    fn is_named(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<bool> {
+        let id = event.id.to_string();
+        for letter in *b"eEq" {
+            if self.has_tag(letter, &id)? {
+                return Ok(true);
+            }
+        }
+        let Some(coordinate) = coordinate else { return Ok(false) };
+        let full = coordinate.to_string();
+        let short = full.strip_suffix(':').filter(|_| kinds::class(event.kind) == Class::Replaceable);
+        for letter in *b"aAq" {
+            for text in [Some(full.as_str()), short].into_iter().flatten() {
+                if self.has_tag(letter, text)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_tag(&self, letter: u8, value: &str) -> Result<bool> {
+        let tag = self.store.digest.tag(letter, json::escaped(value).as_bytes());
+        let committed = || self.store.tables.by_tag.prefix_iter(&self.txn, &tag)?.next().transpose();
+        Ok(self.pending.has_tag(&tag) || committed()?.is_some())
+    }
+
+    fn has_author(&self, event: &Event) -> Result<bool> {
+        let tables = &self.store.tables;
+        let held = tables.held_by_author.prefix_iter(&self.txn, &event.pubkey.0)?.next().transpose()?.is_some();
+        let served = || tables.by_author.prefix_iter(&self.txn, author_prefix(&event.pubkey))?.next().transpose();
+        Ok(held || self.pending.has_author(&event.pubkey) || served()?.is_some())
+    }
+
+    /// Those targets of a deletion request that are here.
+    fn targets(&self, event: &Event) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        for id in event.values("e").filter_map(EventId::from_hex).take(limits::MAX_DELETION_TARGETS) {
+            targets.extend(self.target(id)?);
+        }
+        let own = |coordinate: &Coordinate| coordinate.pubkey == event.pubkey;
+        let coordinates =
+            event.values("a").take(limits::MAX_DELETION_TARGETS).filter_map(Coordinate::parse).filter(own);
+        for coordinate in coordinates {
+            if let Some(record) = self.served_at(&coordinate)?.filter(|record| record.created_at() <= event.created_at)
+            {
+                targets.push(Target { event: record.summary()?, place: Place::Served });
+            }
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        Ok(targets)
+    }
+
+    fn target(&self, id: EventId) -> Result<Option<Target>> {
+        let tables = &self.store.tables;
+        if let Some(seq) = tables.ids.get(&self.txn, &id.0)? {
+            let missing = StoreError::Damaged("an id without its event");
+            let record = Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
+            return Ok(Some(Target { event: record.summary()?, place: Place::Served }));
+        }
+        match tables.held.get(&self.txn, &id.0)? {
+            Some(row) => {
+                let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?;
+                Ok(Some(Target { event: Record::read(bytes)?.summary()?, place: Place::Held }))
+            }
+            None => Ok(None),
+        }
+    }
+}

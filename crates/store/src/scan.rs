@@ -1,0 +1,240 @@
+//! Answering filters: newest first, each event once, in slices.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use grasp_core::limits;
+use grasp_core::nostr::{Filter, PublicKey, kinds};
+use grasp_core::time::Timestamp;
+use heed::types::{Bytes, Unit};
+use heed::{RoRange, RoTxn, WithoutTls};
+
+use crate::error::Result;
+use crate::plan::{Index, Range, Window, plan};
+use crate::record::{Matcher, Record};
+use crate::schema::{Place, number, seq_of};
+use crate::store::Store;
+
+/// Where a scan stands after a slice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// There is more; call again.
+    More,
+    /// Everything was shown.
+    Done,
+    /// The scan touched as many rows as one scan may; what it found so far was shown.
+    Exhausted,
+}
+
+/// One scan over the filters of a message. It holds no transaction between slices: a place in the common order of all
+/// indexes says where it stands.
+pub struct Scan {
+    filters: Vec<Part>,
+    ranges: Vec<(u32, Range)>,
+    /// The next entry of each range that was looked at.
+    heads: BinaryHeap<Reverse<(Place, u32)>>,
+    /// Ranges below this have been looked at.
+    opened: usize,
+    planned: bool,
+    /// Events that were committed later than the scan began are not its business.
+    up_to_seq: u64,
+    rows_left: u64,
+}
+
+struct Part {
+    matcher: Matcher,
+    window: Window,
+    /// How many more this filter may show.
+    left: usize,
+}
+
+/// Cursors kept open inside a slice. Beyond it a range is sought again, which costs a little more.
+const OPEN_CURSORS: usize = 64;
+
+impl Scan {
+    /// A scan that shows, of each filter, the newest `limit` events, at most `most_each`.
+    #[must_use]
+    pub fn new(filters: Vec<Filter>, most_each: usize, up_to_seq: u64) -> Self {
+        let filters = filters
+            .into_iter()
+            .map(|filter| Part {
+                window: Window::of(&filter),
+                left: filter.limit.unwrap_or(usize::MAX).min(most_each),
+                matcher: Matcher::new(filter),
+            })
+            .collect();
+        Self {
+            filters,
+            ranges: Vec::new(),
+            heads: BinaryHeap::new(),
+            opened: 0,
+            planned: false,
+            up_to_seq,
+            rows_left: limits::MAX_SCAN_ROWS,
+        }
+    }
+
+    /// Runs one slice: shows what it finds until the slice is over or `show` has enough for now.
+    pub fn slice(
+        &mut self,
+        store: &Store,
+        now: Timestamp,
+        mut show: impl FnMut(Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress> {
+        let txn = store.env.read_txn()?;
+        let mut budget = Budget::new();
+        if !self.planned {
+            self.plan(store, &txn)?;
+        }
+        while self.opened < self.ranges.len() {
+            self.open_next(store, &txn)?;
+            if budget.spend() {
+                return Ok(self.pause(&budget));
+            }
+        }
+        let hidden = hidden_authors(store, &txn)?;
+        let mut cursors: HashMap<u32, RoRange<'_, Bytes, Unit>> = HashMap::new();
+        while let Some(Reverse((place, range))) = self.heads.pop() {
+            // The same event may be the head of several ranges.
+            let mut wanted = self.is_wanted(range);
+            self.advance(store, &txn, &mut cursors, range, &place)?;
+            let mut filters = vec![self.ranges[range as usize].0];
+            while let Some(Reverse((same, _))) = self.heads.peek()
+                && *same == place
+                && let Some(Reverse((_, range))) = self.heads.pop()
+            {
+                wanted |= self.is_wanted(range);
+                self.advance(store, &txn, &mut cursors, range, &place)?;
+                filters.push(self.ranges[range as usize].0);
+            }
+            let over = budget.spend();
+            if wanted && seq_of(&place) <= self.up_to_seq {
+                let record = store.by_seq(&txn, place.last_chunk().unwrap_or(&[0; 8]))?;
+                if is_visible(&record, now, &hidden) && self.take(&record, &mut filters) && show(record).is_break() {
+                    return Ok(self.pause(&budget));
+                }
+            }
+            if over {
+                return Ok(self.pause(&budget));
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    fn plan(&mut self, store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<()> {
+        for (nth, part) in self.filters.iter().enumerate() {
+            if part.left > 0 {
+                let ranges = plan(store, txn, part.matcher.filter())?;
+                self.ranges.extend(ranges.into_iter().map(|range| (nth as u32, range)));
+            }
+        }
+        self.planned = true;
+        Ok(())
+    }
+
+    /// Looks at the first entry of one more range.
+    fn open_next(&mut self, store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<()> {
+        let (filter, range) = &self.ranges[self.opened];
+        let window = self.filters[*filter as usize].window;
+        if let Some(place) = range.next(store, txn, None, window)? {
+            self.heads.push(Reverse((place, self.opened as u32)));
+        }
+        self.opened += 1;
+        Ok(())
+    }
+
+    fn is_wanted(&self, range: u32) -> bool {
+        self.filters[self.ranges[range as usize].0 as usize].left > 0
+    }
+
+    /// Moves a range to its next entry, unless its filter has shown all it may.
+    fn advance<'t>(
+        &mut self,
+        store: &Store,
+        txn: &'t RoTxn<'_, WithoutTls>,
+        cursors: &mut HashMap<u32, RoRange<'t, Bytes, Unit>>,
+        range: u32,
+        at: &Place,
+    ) -> Result<()> {
+        if !self.is_wanted(range) {
+            return Ok(());
+        }
+        let (filter, run) = &self.ranges[range as usize];
+        let window = self.filters[*filter as usize].window;
+        let next = if run.index == Index::Id {
+            None
+        } else if let Some(cursor) = cursors.get_mut(&range) {
+            cursor.next().transpose()?.and_then(|(key, ())| key.last_chunk().copied())
+        } else if cursors.len() < OPEN_CURSORS {
+            let mut cursor = run.entries(store, txn, Some(at), window)?;
+            let next = cursor.next().transpose()?.and_then(|(key, ())| key.last_chunk().copied());
+            cursors.insert(range, cursor);
+            next
+        } else {
+            run.next(store, txn, Some(at), window)?
+        };
+        if let Some(place) = next {
+            self.heads.push(Reverse((place, range)));
+        }
+        Ok(())
+    }
+
+    /// Charges the filters that a record fulfils; false if there is none.
+    fn take(&mut self, record: &Record<'_>, filters: &mut Vec<u32>) -> bool {
+        filters.sort_unstable();
+        filters.dedup();
+        let mut taken = false;
+        for filter in filters {
+            let part = &mut self.filters[*filter as usize];
+            if part.left > 0 && part.matcher.matches(record) {
+                part.left -= 1;
+                taken = true;
+            }
+        }
+        taken
+    }
+
+    fn pause(&mut self, budget: &Budget) -> Progress {
+        self.rows_left = self.rows_left.saturating_sub(budget.rows as u64);
+        if self.rows_left == 0 { Progress::Exhausted } else { Progress::More }
+    }
+}
+
+/// What one slice may cost.
+struct Budget {
+    rows: usize,
+    until: Instant,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { rows: 0, until: Instant::now() + Duration::from_millis(limits::SLICE_MILLIS) }
+    }
+
+    /// Spends a row; true when the slice is over. The clock is read once in a while only.
+    fn spend(&mut self) -> bool {
+        self.rows += 1;
+        self.rows >= limits::SLICE_ROWS || (self.rows.is_multiple_of(64) && Instant::now() >= self.until)
+    }
+}
+
+/// Authors who vanished and whose events have not all been removed yet.
+fn hidden_authors(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<BTreeMap<PublicKey, Timestamp>> {
+    let mut hidden = BTreeMap::new();
+    for row in store.tables.purging.iter(txn)? {
+        let (author, up_to) = row?;
+        if let Ok(author) = author.try_into() {
+            hidden.insert(PublicKey(author), Timestamp(number(up_to)));
+        }
+    }
+    Ok(hidden)
+}
+
+fn is_visible(record: &Record<'_>, now: Timestamp, hidden: &BTreeMap<PublicKey, Timestamp>) -> bool {
+    record.expires_at().is_none_or(|expires_at| expires_at > now)
+        && (hidden.is_empty()
+            || record.kind() == kinds::VANISH
+            || hidden.get(&record.author()).is_none_or(|up_to| record.created_at() > *up_to))
+}

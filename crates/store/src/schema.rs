@@ -1,0 +1,168 @@
+//! The tables, their keys and their version.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | name | schema version, store id, hash key |
+//! | `events` | seq | record |
+//! | `ids` | id | seq |
+//! | `coordinates` | hash of kind, author, `d` | seq |
+//! | `by_time`, `by_kind`, `by_author`, `by_author_kind`, `by_tag` | prefix, place | – |
+//! | `expiry` | expires_at, seq | – |
+//! | `held`, `held_by_author` | id; author, id | deadline, record; – |
+//! | `deleted_ids` | author, id | – |
+//! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; stamp |
+//! | `purging` | author | time: what is left of a vanished author and must not be shown |
+//! | `refused`, `peers`, `todo` | | rows of sync and git |
+//!
+//! A *place* is `!created_at 8 | id 8 | seq 8`: in key order it is newest first, then lowest id, which is the order of
+//! answers, and it is the same in every index, so that one place says where any scan stands.
+
+use grasp_core::nostr::event::Coordinate;
+use heed::types::Bytes;
+use heed::{Database, Env, RoTxn, RwTxn, WithoutTls};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+
+use crate::error::{Result, StoreError};
+
+/// The newest schema.
+const SCHEMA: u64 = 1;
+
+pub(crate) type Table = Database<Bytes, Bytes>;
+
+/// All tables.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    pub(crate) meta: Table,
+    pub(crate) events: Table,
+    pub(crate) ids: Table,
+    pub(crate) coordinates: Table,
+    pub(crate) by_time: Table,
+    pub(crate) by_kind: Table,
+    pub(crate) by_author: Table,
+    pub(crate) by_author_kind: Table,
+    pub(crate) by_tag: Table,
+    pub(crate) expiry: Table,
+    pub(crate) held: Table,
+    pub(crate) held_by_author: Table,
+    pub(crate) deleted_ids: Table,
+    pub(crate) deleted_coordinates: Table,
+    pub(crate) vanished: Table,
+    pub(crate) withdrawn: Table,
+    pub(crate) purging: Table,
+}
+
+/// How many named tables there may ever be.
+pub(crate) const MAX_TABLES: u32 = 32;
+
+impl Tables {
+    /// Opens the tables, making those that are missing.
+    pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
+        let mut table = |name: &str| env.create_database(txn, Some(name));
+        let tables = Self {
+            meta: table("meta")?,
+            events: table("events")?,
+            ids: table("ids")?,
+            coordinates: table("coordinates")?,
+            by_time: table("by_time")?,
+            by_kind: table("by_kind")?,
+            by_author: table("by_author")?,
+            by_author_kind: table("by_author_kind")?,
+            by_tag: table("by_tag")?,
+            expiry: table("expiry")?,
+            held: table("held")?,
+            held_by_author: table("held_by_author")?,
+            deleted_ids: table("deleted_ids")?,
+            deleted_coordinates: table("deleted_coordinates")?,
+            vanished: table("vanished")?,
+            withdrawn: table("withdrawn")?,
+            purging: table("purging")?,
+        };
+        // Rows of the rooms that are not built yet; made now so that their arrival is no migration.
+        for later in ["refused", "peers", "todo"] {
+            table(later)?;
+        }
+        Ok(tables)
+    }
+
+    /// Brings an older schema forward, or refuses a newer one. A new store begins at the newest.
+    pub(crate) fn migrate(&self, txn: &mut RwTxn<'_>) -> Result<()> {
+        match self.meta.get(txn, b"schema")?.map(number) {
+            None => self.meta.put(txn, b"schema", &SCHEMA.to_be_bytes())?,
+            Some(SCHEMA) => {}
+            Some(found) if found > SCHEMA => return Err(StoreError::FromTheFuture { found, known: SCHEMA }),
+            // There is no older schema yet; each new one adds its step here, inside this transaction.
+            Some(_) => return Err(StoreError::Damaged("an unknown schema version")),
+        }
+        Ok(())
+    }
+
+    /// Sixteen random bytes that belong to this store for ever, made at first need.
+    pub(crate) fn secret(&self, txn: &mut RwTxn<'_>, name: &str) -> Result<[u8; 16]> {
+        if let Some(bytes) = self.meta.get(txn, name.as_bytes())? {
+            return bytes.try_into().map_err(|_| StoreError::Damaged("a secret of the wrong length"));
+        }
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("no randomness to be had"))?;
+        self.meta.put(txn, name.as_bytes(), &bytes)?;
+        Ok(bytes)
+    }
+
+    /// The last sequence number in use.
+    pub(crate) fn last_seq(&self, txn: &RoTxn<'_>) -> Result<u64> {
+        Ok(self.events.last(txn)?.map_or(0, |(seq, _)| number(seq)))
+    }
+}
+
+/// Reads a big-endian number; bytes of another length read as zero.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_be_bytes)
+}
+
+/// Where an event stands in every index.
+pub(crate) type Place = [u8; 24];
+
+pub(crate) fn place(created_at: u64, id: &[u8; 32], seq: u64) -> Place {
+    let mut place = [0; 24];
+    place[..8].copy_from_slice(&(!created_at).to_be_bytes());
+    place[8..16].copy_from_slice(&id[..8]);
+    place[16..].copy_from_slice(&seq.to_be_bytes());
+    place
+}
+
+pub(crate) fn seq_of(place: &Place) -> u64 {
+    number(&place[16..])
+}
+
+/// Joins key parts of known total length.
+pub(crate) fn key<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
+    let mut key = [0; N];
+    let mut at = 0;
+    for part in parts {
+        key[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    debug_assert_eq!(at, N, "a key has all its bytes");
+    key
+}
+
+/// Hashes long values into keys. Keyed with the store's secret, so that nobody can make two values meet.
+#[derive(Clone, Copy)]
+pub(crate) struct Digest(pub(crate) [u8; 16]);
+
+impl Digest {
+    /// The hash of a tag value, given as it stands in canonical text.
+    pub(crate) fn tag(&self, letter: u8, escaped: &[u8]) -> [u8; 17] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(escaped);
+        key(&[&[letter], &hasher.finish128().as_bytes()])
+    }
+
+    pub(crate) fn coordinate(&self, coordinate: &Coordinate) -> [u8; 16] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&coordinate.kind.to_be_bytes());
+        hasher.write(&coordinate.pubkey.0);
+        hasher.write(coordinate.d.as_bytes());
+        hasher.finish128().as_bytes()
+    }
+}

@@ -1,0 +1,158 @@
+//! The environment.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use grasp_core::nostr::kinds;
+use grasp_core::registrar::io::Restored;
+use grasp_core::time::Timestamp;
+use heed::{Env, EnvOpenOptions, RoTxn, WithoutTls};
+
+use crate::batch::Batch;
+use crate::disk::DiskUse;
+use crate::error::{Result, StoreError};
+use crate::record::Record;
+use crate::schema::{Digest, MAX_TABLES, Tables, number};
+
+/// Address space, not disk: the file grows only as it is written, and the map never has to be resized, which would need
+/// every reader to be gone.
+const MAP_BYTES: usize = 1 << 40;
+
+/// How the store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that read at the same time.
+    pub readers: u32,
+    /// Bytes that must stay free on the disk.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { readers: 8, reserve_bytes: 64 * 1024 * 1024 }
+    }
+}
+
+/// The event store. Cheap to clone; all clones are the same store.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) env: Env<WithoutTls>,
+    pub(crate) tables: Tables,
+    pub(crate) digest: Digest,
+    id: [u8; 16],
+    path: PathBuf,
+    options: Options,
+    /// The newest sequence number that is committed. Only the writer changes it.
+    last_seq: Arc<AtomicU64>,
+}
+
+impl Store {
+    /// Opens the store in a folder, making both if they are missing. One process at a time: the caller holds the
+    /// folder's lock.
+    pub fn open(path: &Path, options: Options) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(|source| StoreError::Folder { path: path.to_owned(), source })?;
+        let mut open = EnvOpenOptions::new().read_txn_without_tls();
+        // Beyond the reading threads: the writer's helpers, a backup, a status view.
+        open.map_size(MAP_BYTES).max_dbs(MAX_TABLES).max_readers(options.readers + 32);
+        #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody else writes the file")]
+        // SAFETY: the data folder is locked by this process, and nothing but LMDB touches its files.
+        let env = unsafe { open.open(path) }?;
+        env.clear_stale_readers()?;
+        touch_reader_slots(&env)?;
+        let mut txn = env.write_txn()?;
+        let tables = Tables::open(&env, &mut txn)?;
+        tables.migrate(&mut txn)?;
+        let digest = Digest(tables.secret(&mut txn, "hash key")?);
+        let id = tables.secret(&mut txn, "store id")?;
+        let last_seq = Arc::new(AtomicU64::new(tables.last_seq(&txn)?));
+        txn.commit()?;
+        Ok(Self { env, tables, digest, id, path: path.to_owned(), options, last_seq })
+    }
+
+    /// Sixteen random bytes that name this store: a restored backup is another store.
+    #[must_use]
+    pub fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    /// Begins a write transaction. There is one at a time; a second caller waits.
+    pub fn begin(&self) -> Result<Batch<'_>> {
+        Batch::begin(self)
+    }
+
+    /// Whether there is room to grow.
+    pub fn check_room(&self) -> Result<()> {
+        let free = DiskUse::of(&self.path)?.free;
+        let reserve = self.options.reserve_bytes;
+        if free < reserve { Err(StoreError::DiskFull { free, reserve }) } else { Ok(()) }
+    }
+
+    /// The sequence number of the newest served event: what comes later has a higher one.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_last_seq(&self, seq: u64) {
+        self.last_seq.store(seq, Ordering::Release);
+    }
+
+    /// Shows the events that came after a sequence number, in order, and gives the last number that was looked at. At
+    /// most so many are shown.
+    pub fn since(&self, seq: u64, most: usize, mut show: impl FnMut(u64, Record<'_>)) -> Result<u64> {
+        let txn = self.env.read_txn()?;
+        let mut last = seq;
+        let from = (seq + 1).to_be_bytes();
+        let rest: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) =
+            (std::ops::Bound::Included(&from), std::ops::Bound::Unbounded);
+        for row in self.tables.events.range(&txn, &rest)?.take(most) {
+            let (key, bytes) = row?;
+            last = number(key);
+            show(last, Record::read(bytes)?);
+        }
+        Ok(last)
+    }
+
+    /// Tells everything that the registrar must know at boot: served announcements and states, and all that is held.
+    pub fn restore(&self, mut tell: impl FnMut(Restored)) -> Result<()> {
+        let txn = self.env.read_txn()?;
+        for kind in [kinds::ANNOUNCEMENT, kinds::STATE] {
+            for row in self.tables.by_kind.prefix_iter(&txn, &kind.to_be_bytes())? {
+                let seq = row?.0.last_chunk::<8>().copied().unwrap_or_default();
+                tell(Restored::Served(Arc::new(self.by_seq(&txn, &seq)?.event()?)));
+            }
+        }
+        for row in self.tables.held.iter(&txn)? {
+            let (_, row) = row?;
+            let (deadline, bytes) = row.split_at_checked(8).ok_or(StoreError::Damaged("a held row is too short"))?;
+            tell(Restored::Held(Arc::new(Record::read(bytes)?.event()?), Timestamp(number(deadline))));
+        }
+        Ok(())
+    }
+
+    /// How many events are served.
+    pub fn served(&self) -> Result<u64> {
+        let txn = self.env.read_txn()?;
+        Ok(self.tables.events.len(&txn)?)
+    }
+
+    /// How many events are held.
+    pub fn held(&self) -> Result<u64> {
+        let txn = self.env.read_txn()?;
+        Ok(self.tables.held.len(&txn)?)
+    }
+
+    pub(crate) fn by_seq<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: &[u8; 8]) -> Result<Record<'t>> {
+        let missing = StoreError::Damaged("an index entry without its event");
+        Record::read(self.tables.events.get(txn, seq)?.ok_or(missing)?)
+    }
+}
+
+/// Uses every reader slot once. The lock file is sparse: on a disk that is full by then, the first use of a slot would
+/// end the process with a bus error.
+fn touch_reader_slots(env: &Env<WithoutTls>) -> Result<()> {
+    let slots: Result<Vec<_>, _> = (0..env.max_readers()).map(|_| env.read_txn()).collect();
+    slots?;
+    Ok(())
+}
