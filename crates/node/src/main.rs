@@ -1,1 +1,54 @@
-fn main(){}
+//! graspd: a nostr relay and a git host in one, for repositories that live on several such servers at once.
+//!
+//! - [`config`]: what the operator wants.
+//! - [`rooms`]: starts everything and ends it.
+//! - [`door`]: what listens. [`hands`]: what acts.
+
+#![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
+
+mod clock;
+mod config;
+mod door;
+mod hands;
+mod rooms;
+
+use std::process::ExitCode;
+
+use tracing::error;
+
+fn main() -> ExitCode {
+    let matches = config::command().get_matches();
+    let printing = matches.subcommand().filter(|(name, _)| *name == "config").map(|(_, config)| config.clone());
+    if printing.as_ref().is_some_and(|config| config.get_flag("reference")) {
+        print!("{}", config::reference());
+        return ExitCode::SUCCESS;
+    }
+    let config::Loaded { config, warnings } = match config::load(&matches) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            eprintln!("graspd: {errors}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(printing) = printing {
+        for warning in warnings {
+            eprintln!("graspd: warning: {warning}");
+        }
+        print!("{}", config::show(&config, printing.get_flag("json")));
+        return ExitCode::SUCCESS;
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(&config.log_level))
+        .with_writer(std::io::stderr)
+        .init();
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    match rooms::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            error!("{problem:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,12 @@
-//! placeholder
+//! The simulated world of graspd, for tests only.
+//!
+//! - [`author`]: keys that sign real events, the same ones in every run; [`chance`]: numbers from a seed.
+//! - [`memory`]: the model of the store, naive on purpose.
+//! - [`contract`]: what every store must do, run against the model and against the real one.
+//! - [`house`]: a registrar on top of the model, with the laws that hold after every step.
+
+pub mod author;
+pub mod chance;
+pub mod contract;
+pub mod house;
+pub mod memory;

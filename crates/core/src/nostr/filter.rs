@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 
 /// What a client asks for. Conditions are joined by *and*, values of one condition by *or*. An empty list matches
 /// nothing. Lists are sorted and without repetition.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Filter {
     /// Event ids.
     pub ids: Option<Vec<EventId>>,

@@ -187,11 +187,17 @@ pub struct Verifier {
 
 impl Default for Verifier {
     fn default() -> Self {
-        Self { secp: Secp256k1::verification_only(), keys: vec![None; CACHED_KEYS] }
+        Self::with_cache(CACHED_KEYS)
     }
 }
 
 impl Verifier {
+    /// One that keeps so many parsed keys, at least one.
+    #[must_use]
+    pub fn with_cache(keys: usize) -> Self {
+        Self { secp: Secp256k1::verification_only(), keys: vec![None; keys.max(1)] }
+    }
+
     /// Checks an event's id, then its signature.
     pub fn check(&mut self, event: Event) -> Result<Signed, Forged> {
         let canonical = Canonical::of(&event);
@@ -205,7 +211,8 @@ impl Verifier {
     }
 
     fn key(&mut self, bytes: &[u8; 32]) -> Option<XOnlyPublicKey> {
-        let slot = &mut self.keys[usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % CACHED_KEYS];
+        let slots = self.keys.len();
+        let slot = &mut self.keys[usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) % slots];
         match slot {
             Some((cached, key)) if cached == bytes => Some(*key),
             _ => {

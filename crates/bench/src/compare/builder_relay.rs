@@ -1,0 +1,38 @@
+//! The independent relay: nostr-relay-builder over nostr-lmdb, as generous as it can be set up.
+
+use std::future;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use nostr_lmdb::NostrLMDB;
+use nostr_relay_builder::builder::RateLimit;
+use nostr_relay_builder::{LocalRelay, RelayBuilder};
+
+/// Where the independent relay listens and stores. It runs as a process of its own, so that its CPU time is its own.
+#[derive(Debug, Clone, Args)]
+pub struct BuilderRelay {
+    /// Directory of the database
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Port on the loopback
+    #[arg(long)]
+    pub port: u16,
+}
+
+impl BuilderRelay {
+    /// Serves until the process is killed.
+    pub async fn run(&self) -> Result<()> {
+        let database = NostrLMDB::open(&self.dir)
+            .with_context(|| format!("cannot open the database in {}", self.dir.display()))?;
+        // No policy plugins: every valid event is accepted. No maximum `limit`: the queries' own holds.
+        let builder = RelayBuilder::default()
+            .port(self.port)
+            .database(database)
+            .max_connections(20_000)
+            .rate_limit(RateLimit { max_reqs: 10_000, notes_per_minute: 1_000_000_000 });
+        let relay = LocalRelay::new(builder);
+        relay.run().await.context("cannot listen")?;
+        future::pending().await
+    }
+}

@@ -1,0 +1,124 @@
+//! A websocket connection to a relay.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::progress::Progress;
+use crate::target::RelayUrl;
+
+/// A relay that says nothing for this long while an answer is due is taken for broken.
+pub const REPLY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Handshakes under way at once when many connections are opened: below the usual listen backlog.
+const OPENING_AT_ONCE: usize = 64;
+
+/// How much buffer a connection gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Few connections that carry much.
+    Heavy,
+    /// Many connections that carry little; the buffers are allocated at once, and thousands of large ones would not fit.
+    Light,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: WebSocketStream<TcpStream>,
+}
+
+impl Connection {
+    /// Connects and shakes hands.
+    pub async fn open(url: &RelayUrl, traffic: Traffic) -> Result<Self> {
+        let buffer = match traffic {
+            Traffic::Heavy => 128 * 1024,
+            Traffic::Light => 4 * 1024,
+        };
+        let config = WebSocketConfig::default().read_buffer_size(buffer).write_buffer_size(buffer);
+        let opening = async {
+            let stream = TcpStream::connect(&url.address).await?;
+            stream.set_nodelay(true)?;
+            let (socket, _) = client_async_with_config(url.to_string(), stream, Some(config)).await?;
+            anyhow::Ok(Self { socket })
+        };
+        timeout(REPLY_DEADLINE, opening)
+            .await
+            .with_context(|| format!("{url} does not finish the handshake"))?
+            .with_context(|| format!("cannot connect to {url}"))
+    }
+
+    /// Opens `count` connections, in parallel but not all at once.
+    pub async fn open_many(url: &RelayUrl, traffic: Traffic, count: usize) -> Result<Vec<Self>> {
+        let progress = Progress::start("connecting", count as u64);
+        let mut opening = JoinSet::new();
+        let mut open = Vec::with_capacity(count);
+        for _ in 0..count {
+            if opening.len() >= OPENING_AT_ONCE
+                && let Some(connection) = opening.join_next().await
+            {
+                open.push(connection??);
+                progress.advance(1);
+            }
+            let url = url.clone();
+            opening.spawn(async move { Self::open(&url, traffic).await });
+        }
+        while let Some(connection) = opening.join_next().await {
+            open.push(connection??);
+            progress.advance(1);
+        }
+        Ok(open)
+    }
+
+    /// Puts a message into the buffer; it may leave only with [`Connection::flush`].
+    pub async fn queue(&mut self, text: impl Into<Utf8Bytes>) -> Result<()> {
+        Ok(self.socket.feed(Message::Text(text.into())).await?)
+    }
+
+    /// Sends everything that is queued.
+    pub async fn flush(&mut self) -> Result<()> {
+        Ok(self.socket.flush().await?)
+    }
+
+    /// Sends a message at once.
+    pub async fn send(&mut self, text: impl Into<Utf8Bytes>) -> Result<()> {
+        self.queue(text).await?;
+        self.flush().await
+    }
+
+    /// The next message, within [`REPLY_DEADLINE`].
+    pub async fn next(&mut self) -> Result<Utf8Bytes> {
+        timeout(REPLY_DEADLINE, self.next_whenever())
+            .await
+            .with_context(|| format!("the relay said nothing for {} s", REPLY_DEADLINE.as_secs()))?
+    }
+
+    /// The next message, however long it takes. Losing this future loses nothing.
+    pub async fn next_whenever(&mut self) -> Result<Utf8Bytes> {
+        loop {
+            match self.socket.next().await {
+                Some(Ok(Message::Text(text))) => return Ok(text),
+                // Pings are answered by the library.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(frame))) => {
+                    let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
+                    bail!("the relay closed the connection: {reason:?}");
+                }
+                Some(Err(error)) => return Err(error).context("the connection broke"),
+                None => bail!("the relay closed the connection"),
+            }
+        }
+    }
+
+    /// The next message, if it has arrived already.
+    pub fn next_ready(&mut self) -> Option<Result<Utf8Bytes>> {
+        self.next_whenever().now_or_never()
+    }
+}

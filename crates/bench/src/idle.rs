@@ -1,0 +1,77 @@
+//! `idle`: what a connection costs that says nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::connection::{Connection, Traffic};
+use crate::meter::rounded;
+use crate::process::{Memory, Process};
+use crate::target::Target;
+
+/// How to be idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    /// Connections to open.
+    pub connections: usize,
+    /// How long they stay before memory is read.
+    pub hold: Duration,
+}
+
+/// What `idle` reports.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct IdleFigures {
+    /// Connections opened.
+    pub connections: usize,
+    /// Connections that the relay closed meanwhile.
+    pub lost: u64,
+    /// The relay's memory, when its process id was given.
+    #[serde(flatten)]
+    pub memory: Option<IdleMemory>,
+}
+
+/// What idle connections do to the relay's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct IdleMemory {
+    /// Anonymous memory before the first connection.
+    pub rss_anon_before_kb: u64,
+    /// With all connections open.
+    #[serde(flatten)]
+    pub with_connections: Memory,
+    /// Anonymous memory that each connection added.
+    pub rss_anon_kb_per_connection: f64,
+}
+
+impl Idle {
+    /// Opens the connections, holds them, and reads the relay's memory. Pings are answered all the while.
+    pub async fn run(self, target: &Target) -> Result<IdleFigures> {
+        let before = target.process.map(Process::memory).transpose()?;
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut holders = JoinSet::new();
+        for mut connection in Connection::open_many(&target.url, Traffic::Light, self.connections).await? {
+            let lost = Arc::clone(&lost);
+            holders.spawn(async move {
+                while connection.next_whenever().await.is_ok() {}
+                lost.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        sleep(self.hold).await;
+        let after = target.process.map(Process::memory).transpose()?;
+        Ok(IdleFigures {
+            connections: self.connections,
+            lost: lost.load(Ordering::Relaxed),
+            memory: before.zip(after).map(|(before, after)| IdleMemory {
+                rss_anon_before_kb: before.rss_anon_kb,
+                with_connections: after,
+                rss_anon_kb_per_connection: rounded(
+                    (after.rss_anon_kb as f64 - before.rss_anon_kb as f64) / self.connections.max(1) as f64,
+                ),
+            }),
+        })
+    }
+}

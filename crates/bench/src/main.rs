@@ -1,0 +1,67 @@
+//! `grasp-bench`: see `grasp-bench --help`.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use grasp_bench::cli::{Cli, Command, CorpusArgs};
+use grasp_bench::corpus::Corpus;
+use grasp_bench::live::Live;
+use grasp_bench::load::Load;
+use grasp_bench::neg::{Holding, Neg};
+use grasp_bench::target::Target;
+use grasp_bench::{report, verify};
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    // Thousands of connections are thousands of files; the default of many systems is 1024.
+    rlimit::increase_nofile_limit(u64::MAX).context("cannot raise the limit of open files")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(Box::pin(run(cli.command)))
+}
+
+async fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Load(args) => {
+            let target = Target::from(args.target);
+            let corpus = generate(args.corpus)?;
+            let figures = Load::from(args.publishing).run(&target, &corpus).await?;
+            report::print("load", &target.name, &figures)
+        }
+        Command::Req(args) => {
+            let corpus = generate(args.corpus)?;
+            let runs = args.runs();
+            let target = Target::from(args.target);
+            for run in runs {
+                report::print("req", &target.name, &run.run(&target, &corpus).await?)?;
+            }
+            Ok(())
+        }
+        Command::Live(args) => {
+            let target = Target::from(args.target);
+            let figures = Live::from(args.delivery).run(&target).await?;
+            report::print("live", &target.name, &figures)
+        }
+        Command::Neg(args) => {
+            let target = Target::from(args.target);
+            let corpus = generate(args.corpus)?;
+            for holding in Holding::ALL {
+                let run = Neg { holding, frame_limit: args.frame_limit };
+                report::print("neg", &target.name, &run.run(&target, &corpus).await?)?;
+            }
+            Ok(())
+        }
+        Command::Idle(args) => {
+            let idle = args.run();
+            let target = Target::from(args.target);
+            report::print("idle", &target.name, &idle.run(&target).await?)
+        }
+        Command::Verify(args) => report::print("verify", "none", &verify::run(&generate(args)?)?),
+        #[cfg(feature = "compare")]
+        Command::Compare(compare) => compare.run().await,
+        #[cfg(feature = "compare")]
+        Command::BuilderRelay(relay) => relay.run().await,
+    }
+}
+
+fn generate(args: CorpusArgs) -> Result<Corpus> {
+    Corpus::generate(args.seed, args.events)
+}

@@ -1,0 +1,94 @@
+//! What a process costs, as the kernel accounts for it under `/proc`.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+
+/// Ticks per second in `/proc/<pid>/stat`. `USER_HZ` is 100 on every Linux that runs Rust's standard library; the sum
+/// of user and system time is exact and only rounded to this step.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// A process whose costs are read from `/proc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Process {
+    /// The generator itself.
+    Own,
+    /// Any other process: the relay under test.
+    Pid(u32),
+}
+
+/// Resident memory of a process, in KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Heap and stacks: what the process really takes from the machine.
+    pub rss_anon_kb: u64,
+    /// Mapped files: for a memory-mapped store this is page cache that the kernel can take back.
+    pub rss_file_kb: u64,
+}
+
+impl Process {
+    /// User and system time consumed so far, of all threads, those that ended included.
+    pub fn cpu_time(self) -> Result<Duration> {
+        let stat = self.read("stat")?;
+        cpu_ticks(&stat).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
+    }
+
+    /// Resident memory right now.
+    pub fn memory(self) -> Result<Memory> {
+        let status = self.read("status")?;
+        let field = |name| status_field(&status, name).ok_or_else(|| anyhow!("no {name} in {}", self.path("status")));
+        Ok(Memory { rss_anon_kb: field("RssAnon")?, rss_file_kb: field("RssFile")? })
+    }
+
+    fn path(self, file: &str) -> String {
+        match self {
+            Self::Own => format!("/proc/self/{file}"),
+            Self::Pid(pid) => format!("/proc/{pid}/{file}"),
+        }
+    }
+
+    fn read(self, file: &str) -> Result<String> {
+        let path = self.path(file);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {path}; is the process still running?"))
+    }
+}
+
+/// What a number of ticks of the kernel's accounting amounts to.
+pub fn ticks_to_time(ticks: u64) -> Duration {
+    Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
+}
+
+/// `utime + stime`. The command name may contain spaces and parentheses, so counting starts after the last one.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn status_field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_past_a_hostile_name() {
+        let stat = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 7 7 20 0 9 0 1000 1 1";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("garbage"), None);
+    }
+
+    #[test]
+    fn status_fields_are_found_by_their_whole_name() {
+        let status = "Name:\tx\nVmRSS:\t    9 kB\nRssAnon:\t  1234 kB\nRssFile:\t   56 kB\n";
+        assert_eq!(status_field(status, "RssAnon"), Some(1234));
+        assert_eq!(status_field(status, "Rss"), None);
+    }
+}

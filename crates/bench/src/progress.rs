@@ -1,0 +1,67 @@
+//! A line on standard error that shows a run is alive.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// On a terminal the line is rewritten in place, so it may move often.
+const TERMINAL_PERIOD: Duration = Duration::from_millis(200);
+
+/// Into a file or a pipe every update is a line of its own.
+const LOG_PERIOD: Duration = Duration::from_secs(1);
+
+/// Counts steps; a thread of its own prints them, so that counting costs the measured work one atomic addition.
+/// Dropping it prints the final state.
+#[derive(Debug)]
+pub struct Progress {
+    done: Arc<AtomicU64>,
+    stop: Option<Sender<()>>,
+    printer: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Starts showing `label: 0/total`.
+    pub fn start(label: impl Into<String>, total: u64) -> Self {
+        let label = label.into();
+        let done = Arc::new(AtomicU64::new(0));
+        let (stop, stopped) = mpsc::channel();
+        let counter = Arc::clone(&done);
+        let printer = thread::spawn(move || {
+            let terminal = stderr().is_terminal();
+            let period = if terminal { TERMINAL_PERIOD } else { LOG_PERIOD };
+            let started = Instant::now();
+            let print = |end: &str| {
+                let done = counter.load(Ordering::Relaxed);
+                let seconds = started.elapsed().as_secs_f64();
+                let start = if terminal { "\r" } else { "" };
+                // Progress is a courtesy: a closed stderr must not end the run.
+                let _ = write!(stderr().lock(), "{start}{label}: {done}/{total} in {seconds:.1} s{end}");
+            };
+            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                print(if terminal { "" } else { "\n" });
+            }
+            // What was over before it could be shown needs no line.
+            if started.elapsed() >= period {
+                print("\n");
+            }
+        });
+        Self { done, stop: Some(stop), printer: Some(printer) }
+    }
+
+    /// Counts `steps` more.
+    pub fn advance(&self, steps: u64) {
+        self.done.fetch_add(steps, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(printer) = self.printer.take() {
+            let _ = printer.join();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One generated repository: an announcement, its state, and the threads people opened on it.
+
+use anyhow::Result;
+
+use crate::event::{Author, Draft, SignedEvent};
+use crate::prose;
+use crate::random::Random;
+
+/// Repository announcement (NIP-34).
+pub const ANNOUNCEMENT: u16 = 30617;
+/// Repository state (NIP-34).
+pub const STATE: u16 = 30618;
+/// Patch (NIP-34).
+pub const PATCH: u16 = 1617;
+/// Issue (NIP-34).
+pub const ISSUE: u16 = 1621;
+/// Status "open" (NIP-34).
+pub const STATUS: u16 = 1630;
+/// Comment (NIP-22).
+pub const COMMENT: u16 = 1111;
+
+/// The corpus lives in the year 2025: a fixed year, because times go into ids and one seed must always give the same
+/// ids; a past one, because relays refuse the future.
+pub const YEAR_START: u64 = 1_735_689_600;
+/// Seconds of that year.
+pub const YEAR: u64 = 365 * 86_400;
+
+/// Events of one repository. Every repository has the same number, so that a query for one costs the same whatever
+/// the size of the store.
+pub const EVENTS: u64 = 2 + THREADS * THREAD_EVENTS;
+const THREADS: u64 = 14;
+/// A root, comments, and a status.
+const THREAD_EVENTS: u64 = 2 + COMMENTS;
+const COMMENTS: u64 = 5;
+
+const RELAY_HINT: &str = "wss://relay.example.com";
+
+/// A repository and everything said about it, in the order of publication.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// `30617:<owner>:<identifier>`, what `a` and `A` tags carry.
+    pub coordinate: String,
+    /// Announcement and state first, and every event after those it refers to.
+    pub events: Vec<SignedEvent>,
+}
+
+impl Repository {
+    /// Writes and signs the first `limit` events of the repository numbered `index`.
+    pub fn generate(seed: u64, index: u64, authors: &[Author], limit: usize) -> Result<Self> {
+        let mut writer = Writer::new(seed, index, authors, limit);
+        writer.announce()?;
+        for thread in 0..THREADS {
+            writer.discuss(thread)?;
+        }
+        Ok(Self { coordinate: writer.coordinate, events: writer.events })
+    }
+
+    /// How many of its events carry the coordinate, and so answer a query for the repository's threads.
+    pub fn thread_events(&self) -> usize {
+        self.events.iter().filter(|event| !matches!(event.kind, ANNOUNCEMENT | STATE)).count()
+    }
+}
+
+/// Writes the events of a repository one after the other.
+struct Writer<'a> {
+    random: Random,
+    authors: &'a [Author],
+    owner: &'a Author,
+    identifier: String,
+    coordinate: String,
+    started: u64,
+    limit: usize,
+    events: Vec<SignedEvent>,
+}
+
+/// What a reply says about the event it answers.
+struct Parent<'a> {
+    id: String,
+    kind: u16,
+    author: &'a Author,
+}
+
+impl<'a> Writer<'a> {
+    fn new(seed: u64, index: u64, authors: &'a [Author], limit: usize) -> Self {
+        let mut random = Random::new(seed, index);
+        let owner = random.pick(authors);
+        let identifier = format!("tool-{index}");
+        Self {
+            coordinate: format!("{ANNOUNCEMENT}:{}:{identifier}", owner.public_key),
+            started: YEAR_START + random.below(YEAR / 2),
+            random,
+            authors,
+            owner,
+            identifier,
+            limit,
+            events: Vec::with_capacity(limit.min(EVENTS as usize)),
+        }
+    }
+
+    fn announce(&mut self) -> Result<()> {
+        let identifier = self.identifier.clone();
+        let clone = format!("https://git.example.com/{}/{identifier}.git", self.owner.public_key);
+        let description = prose::title(&mut self.random, 24);
+        let tags = vec![
+            tag(["d", &identifier]),
+            tag(["name", &identifier]),
+            tag(["description", &description]),
+            tag(["clone", &clone]),
+            tag(["relays", RELAY_HINT]),
+            tag(["web", "https://git.example.com"]),
+            tag(["r", &self.random.hex(40), "euc"]),
+            tag(["maintainers", &self.random.pick(self.authors).public_key]),
+        ];
+        self.publish(self.owner, ANNOUNCEMENT, tags, String::new())?;
+
+        let mut tags = vec![tag(["d", &identifier]), tag(["HEAD", "ref: refs/heads/main"])];
+        for branch in ["main", "next", "fix/parser", "feature/cache"] {
+            tags.push(tag([&format!("refs/heads/{branch}"), &self.random.hex(40)]));
+        }
+        self.publish(self.owner, STATE, tags, String::new())?;
+        Ok(())
+    }
+
+    /// A thread: its root, comments that answer one another, and a status.
+    fn discuss(&mut self, thread: u64) -> Result<()> {
+        let author = self.random.pick(self.authors);
+        let (kind, mut tags, content) = if thread % 7 < 4 { self.issue() } else { self.patch() };
+        tags.insert(0, tag(["a", &self.coordinate, RELAY_HINT]));
+        tags.insert(1, tag(["p", &self.owner.public_key]));
+        let Some(id) = self.publish(author, kind, tags, content)? else {
+            return Ok(());
+        };
+        let root = Parent { id, kind, author };
+
+        let mut parent = Parent { id: root.id.clone(), kind, author };
+        for _ in 0..COMMENTS {
+            let Some(next) = self.comment(&root, &parent)? else {
+                return Ok(());
+            };
+            parent = next;
+        }
+
+        let tags = vec![
+            tag(["e", &root.id, "", "root"]),
+            tag(["a", &self.coordinate, RELAY_HINT]),
+            tag(["p", &self.owner.public_key]),
+            tag(["p", &root.author.public_key]),
+        ];
+        let content = prose::paragraphs(&mut self.random, 160);
+        self.publish(self.owner, STATUS, tags, content)?;
+        Ok(())
+    }
+
+    fn issue(&mut self) -> (u16, Vec<Vec<String>>, String) {
+        let label = *self.random.pick(&["bug", "enhancement", "question"]);
+        let tags = vec![tag(["subject", &prose::title(&mut self.random, 8)]), tag(["t", label])];
+        (ISSUE, tags, prose::paragraphs(&mut self.random, 260))
+    }
+
+    fn patch(&mut self) -> (u16, Vec<Vec<String>>, String) {
+        let (commit, parent) = (self.random.hex(40), self.random.hex(40));
+        let subject = prose::title(&mut self.random, 5);
+        let content = prose::patch(&mut self.random, &commit, &subject);
+        let tags = vec![tag(["t", "root"]), tag(["commit", &commit]), tag(["parent-commit", &parent])];
+        (PATCH, tags, content)
+    }
+
+    fn comment(&mut self, root: &Parent<'a>, parent: &Parent<'a>) -> Result<Option<Parent<'a>>> {
+        let author = self.random.pick(self.authors);
+        let tags = vec![
+            tag(["A", &self.coordinate]),
+            tag(["E", &root.id, RELAY_HINT]),
+            tag(["K", &root.kind.to_string()]),
+            tag(["P", &root.author.public_key]),
+            tag(["e", &parent.id, RELAY_HINT]),
+            tag(["k", &parent.kind.to_string()]),
+            tag(["p", &parent.author.public_key]),
+        ];
+        let content = prose::paragraphs(&mut self.random, 60);
+        let id = self.publish(author, COMMENT, tags, content)?;
+        Ok(id.map(|id| Parent { id, kind: COMMENT, author }))
+    }
+
+    /// Signs and keeps an event, and returns its id; nothing once the limit is reached. Times rise from event to event
+    /// and all lie within the year.
+    fn publish(
+        &mut self,
+        author: &Author,
+        kind: u16,
+        tags: Vec<Vec<String>>,
+        content: String,
+    ) -> Result<Option<String>> {
+        if self.events.len() >= self.limit {
+            return Ok(None);
+        }
+        let step = YEAR / 2 / EVENTS;
+        let created_at = self.started + self.events.len() as u64 * step + self.random.below(step);
+        let event = author.sign(Draft { kind, created_at, tags, content })?;
+        let id = event.id.to_hex();
+        self.events.push(event);
+        Ok(Some(id))
+    }
+}
+
+/// A tag of borrowed words.
+pub fn tag<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(String::from).to_vec()
+}

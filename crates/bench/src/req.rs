@@ -1,0 +1,220 @@
+//! `req`: ask for what `load` has published.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::connection::{Connection, Traffic};
+use crate::corpus::Corpus;
+use crate::latency::{Latencies, Percentiles};
+use crate::message::Incoming;
+use crate::meter::{Meter, Usage};
+use crate::progress::Progress;
+use crate::random::Random;
+use crate::repository::{ISSUE, PATCH};
+use crate::target::Target;
+
+/// Ids in one `ids` query.
+const IDS: usize = 100;
+
+/// The `limit` of the other queries: what clients ask for, and what relays commonly allow.
+const LIMIT: usize = 500;
+
+/// What to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// A hundred events by id, drawn from the whole corpus.
+    Ids,
+    /// All that points to one repository: three filters, `#a`, `#A` and `#q`, as a client sends them on opening it.
+    Thread,
+    /// The newest 500 issues and patches of all repositories.
+    Kinds,
+}
+
+impl Shape {
+    /// Every shape.
+    pub const ALL: [Self; 3] = [Self::Ids, Self::Thread, Self::Kinds];
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Ids => "ids",
+            Self::Thread => "thread",
+            Self::Kinds => "kinds",
+        })
+    }
+}
+
+/// How to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Req {
+    /// What to ask.
+    pub shape: Shape,
+    /// Queries in all.
+    pub queries: usize,
+    /// Connections that ask, each one query at a time.
+    pub connections: usize,
+    /// Chooses what is asked.
+    pub seed: u64,
+}
+
+/// What `req` reports.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ReqFigures {
+    /// What was asked.
+    pub shape: Shape,
+    /// Queries asked.
+    pub queries: usize,
+    /// Connections that asked.
+    pub connections: usize,
+    /// Queries answered with fewer events than the corpus holds for them. Zero, or the relay did not do the work.
+    pub short: usize,
+    /// Events received.
+    pub events: u64,
+    /// Events received per second.
+    pub events_per_second: f64,
+    /// Bytes of messages received per second.
+    pub bytes_per_second: f64,
+    /// From sending a query to the end of its stored events.
+    #[serde(flatten)]
+    pub latency: Percentiles,
+    /// What it took.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// A query, written down before the clock starts.
+#[derive(Debug)]
+struct Query {
+    subscription: String,
+    message: String,
+    expected: usize,
+}
+
+impl Req {
+    /// Asks, one query after the other on every connection.
+    pub async fn run(self, target: &Target, corpus: &Corpus) -> Result<ReqFigures> {
+        let connections = Connection::open_many(&target.url, Traffic::Heavy, self.connections).await?;
+        let mut queues: Vec<VecDeque<Query>> = Vec::new();
+        queues.resize_with(self.connections, VecDeque::new);
+        for (index, query) in self.queries(corpus).into_iter().enumerate() {
+            queues[index % self.connections].push_back(query);
+        }
+
+        let progress = Arc::new(Progress::start(format!("req {} {}", self.shape, target.name), self.queries as u64));
+        let meter = Meter::start(target.process)?;
+        let mut askers = JoinSet::new();
+        for (connection, queue) in connections.into_iter().zip(queues) {
+            askers.spawn(ask(connection, queue, Arc::clone(&progress)));
+        }
+        let mut tally = Tally::default();
+        while let Some(asker) = askers.join_next().await {
+            tally.absorb(asker??);
+        }
+        let usage = meter.stop(tally.events)?;
+
+        Ok(ReqFigures {
+            shape: self.shape,
+            queries: self.queries,
+            connections: self.connections,
+            short: tally.short,
+            events: tally.events,
+            events_per_second: usage.rate(tally.events),
+            bytes_per_second: usage.rate(tally.bytes),
+            latency: tally.latencies.summarise(),
+            usage,
+        })
+    }
+
+    fn queries(self, corpus: &Corpus) -> Vec<Query> {
+        let mut random = Random::new(self.seed, self.shape as u64);
+        let ids: Vec<String> = match self.shape {
+            Shape::Ids => corpus.events().map(|event| event.id.to_hex()).collect(),
+            Shape::Thread | Shape::Kinds => Vec::new(),
+        };
+        let roots = corpus.events().filter(|event| matches!(event.kind, ISSUE | PATCH)).count();
+        (0..self.queries)
+            .map(|number| {
+                let (filters, expected) = match self.shape {
+                    Shape::Ids => {
+                        let wanted = IDS.min(ids.len());
+                        let mut chosen = BTreeSet::new();
+                        while chosen.len() < wanted {
+                            chosen.insert(random.pick(&ids));
+                        }
+                        (vec![json!({ "ids": chosen })], wanted)
+                    }
+                    Shape::Thread => {
+                        let repository = random.pick(&corpus.repositories);
+                        let filter = |tag: &str| json!({ tag: [repository.coordinate], "limit": LIMIT });
+                        (["#a", "#A", "#q"].map(filter).to_vec(), repository.thread_events())
+                    }
+                    Shape::Kinds => (vec![json!({ "kinds": [ISSUE, PATCH], "limit": LIMIT })], roots.min(LIMIT)),
+                };
+                let subscription = format!("q{number}");
+                let filters: Vec<String> = filters.iter().map(ToString::to_string).collect();
+                let message = format!(r#"["REQ","{subscription}",{}]"#, filters.join(","));
+                Query { subscription, message, expected }
+            })
+            .collect()
+    }
+}
+
+/// Answers, counted.
+#[derive(Debug, Default)]
+struct Tally {
+    events: u64,
+    bytes: u64,
+    short: usize,
+    latencies: Latencies,
+}
+
+impl Tally {
+    fn absorb(&mut self, other: Self) {
+        self.events += other.events;
+        self.bytes += other.bytes;
+        self.short += other.short;
+        self.latencies.absorb(other.latencies);
+    }
+}
+
+async fn ask(mut connection: Connection, queue: VecDeque<Query>, progress: Arc<Progress>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for query in queue {
+        let sent = Instant::now();
+        connection.send(query.message).await?;
+        let mut received = 0;
+        loop {
+            let text = connection.next().await?;
+            tally.bytes += text.len() as u64;
+            match Incoming::read(&text) {
+                Incoming::Event { subscription, .. } if subscription == query.subscription => received += 1,
+                Incoming::EndOfStored { subscription } if subscription == query.subscription => {
+                    break;
+                }
+                Incoming::Closed { subscription, reason } if subscription == query.subscription => {
+                    bail!("the relay refused {}: {reason}", query.subscription);
+                }
+                Incoming::Notice { text } => bail!("the relay complains: {text}"),
+                // What follows the end of an earlier query: live events, or a relay that closes by itself.
+                _ => {}
+            }
+        }
+        tally.latencies.record(sent.elapsed());
+        tally.events += received as u64;
+        tally.short += usize::from(received < query.expected);
+        // Leaves together with the next query.
+        connection.queue(format!(r#"["CLOSE","{}"]"#, query.subscription)).await?;
+        progress.advance(1);
+    }
+    Ok(tally)
+}

@@ -1,0 +1,29 @@
+//! The one place where time is read.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use grasp_core::time::{Moment, Now, Timestamp};
+
+/// Tells the time to machines. Copies agree with each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { started: Instant::now() }
+    }
+
+    pub(crate) fn now(self) -> Now {
+        Now { mono: self.mono(), wall: self.wall() }
+    }
+
+    pub(crate) fn mono(self) -> Moment {
+        Moment(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn wall(self) -> Timestamp {
+        Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+    }
+}

@@ -1,0 +1,60 @@
+//! Who is connected, when proxies stand between.
+
+use std::net::IpAddr;
+
+use hyper::HeaderMap;
+
+use crate::config::Cidr;
+
+/// The client's address: the peer's own, unless the peer is a trusted proxy; then the rightmost address in
+/// `X-Forwarded-For` that is not itself a trusted proxy. What stands left of it was written by the client.
+pub(crate) fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> IpAddr {
+    let is_trusted = |address: IpAddr| trusted.iter().any(|range| range.contains(address));
+    let mut client = peer;
+    if !is_trusted(peer) {
+        return client;
+    }
+    let forwarded: Vec<&str> =
+        headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).collect();
+    for hop in forwarded.iter().rev() {
+        let Some(address) = parse(hop.trim()) else { break };
+        client = address;
+        if !is_trusted(address) {
+            break;
+        }
+    }
+    client
+}
+
+/// An address, with or without a port, with or without brackets.
+fn parse(text: &str) -> Option<IpAddr> {
+    let text = text.strip_prefix('[').and_then(|text| text.split(']').next()).unwrap_or(text);
+    text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let trusted: Vec<Cidr> = ["10.0.0.0/8", "::1/128"].iter().map(|text| text.parse().expect("a range")).collect();
+        for (peer, forwarded, client) in [
+            ("203.0.113.9", &["198.51.100.1"][..], "203.0.113.9"),
+            ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
+            ("10.0.0.1", &["1.2.3.4, 198.51.100.1, 10.0.0.2"], "198.51.100.1"),
+            ("10.0.0.1", &["1.2.3.4", "198.51.100.1"], "198.51.100.1"),
+            ("10.0.0.1", &["198.51.100.1:4711"], "198.51.100.1"),
+            ("::1", &["[2001:db8::7]:443"], "2001:db8::7"),
+            ("10.0.0.1", &["nonsense"], "10.0.0.1"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in forwarded {
+                headers.append("x-forwarded-for", value.parse().expect("a header"));
+            }
+            let peer: IpAddr = peer.parse().expect("an address");
+            assert_eq!(address(peer, &headers, &trusted).to_string(), client, "{peer} {forwarded:?}");
+        }
+    }
+}

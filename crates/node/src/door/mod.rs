@@ -1,0 +1,12 @@
+//! What listens: sockets, HTTP routes, websocket sessions.
+
+pub(crate) mod client;
+pub(crate) mod listen;
+pub(crate) mod networks;
+pub(crate) mod nip11;
+pub(crate) mod pages;
+pub(crate) mod reconcile;
+pub(crate) mod routes;
+pub(crate) mod session;
+pub(crate) mod socket;
+pub(crate) mod subscriptions;

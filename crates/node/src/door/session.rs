@@ -1,0 +1,371 @@
+//! One websocket connection, from handshake to goodbye.
+//!
+//! The session reads messages, hands them to the rooms and writes what comes back. Everything that becomes a message
+//! is appended to one buffer of ready frames ([`Out`]) and written in one go, so that a burst of events or answers
+//! costs one system call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use grasp_core::limits;
+use grasp_core::nostr::message::{self, ClientMessage};
+use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::nostr::{Event, PublicKey, Verifier, auth};
+use grasp_core::repo::Service;
+use grasp_core::time::Moment;
+use grasp_store::Store;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::{CapacityError, Error as WsError};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tracing::debug;
+
+use super::listen::{Presence, departure};
+use super::networks::Place;
+use super::reconcile::Reconciliations;
+use super::routes::House;
+use super::subscriptions::Subscriptions;
+use crate::clock::Clock;
+use crate::hands::librarian::LibraryDoor;
+use crate::hands::line::{Line, Offer};
+use crate::hands::live::LiveDoor;
+use crate::hands::mail::{Head, Letter, Postbox, SubKey, push_frame};
+use crate::hands::readers::{Job, ReadersDoor};
+
+/// How long a client may take to make room for what it asked for.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many letters are answered before what they led to is written.
+const LETTERS_AT_ONCE: usize = 1_024;
+
+/// Frames that are gathered before they are written.
+const WRITE_AT: usize = 256 * 1024;
+
+/// The doors of all rooms that a session needs, and the limits it keeps.
+#[derive(Clone)]
+pub(crate) struct Rooms {
+    pub(crate) line: Arc<Line>,
+    pub(crate) live: LiveDoor,
+    pub(crate) readers: ReadersDoor,
+    pub(crate) library: LibraryDoor,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) service: Service,
+    pub(crate) max_subscriptions: usize,
+    pub(crate) max_neg_sessions: usize,
+    pub(crate) keys: Arc<AtomicU64>,
+}
+
+impl Rooms {
+    /// A name for a subscription that no other ever had.
+    pub(crate) fn new_key(&self) -> SubKey {
+        SubKey(self.keys.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.store.last_seq()
+    }
+}
+
+/// What is ready to be written.
+#[derive(Default)]
+pub(crate) struct Out {
+    frames: Vec<u8>,
+    /// Bytes of live events among them.
+    live_bytes: usize,
+    /// Scans that go on when this has been written: a slow client slows only its own.
+    then: Vec<Job>,
+}
+
+impl Out {
+    /// A message.
+    pub(crate) fn text(&mut self, text: &str) {
+        push_frame(&mut self.frames, &[text.as_bytes()]);
+    }
+
+    /// Ready frames.
+    pub(crate) fn frames(&mut self, frames: &[u8]) {
+        self.frames.extend_from_slice(frames);
+    }
+
+    /// A live event.
+    pub(crate) fn live(&mut self, head: &Head, json: &Arc<[u8]>) {
+        head.push_event(&mut self.frames, json);
+        self.live_bytes += json.len();
+    }
+
+    /// Something to do when all this has been written.
+    pub(crate) fn after_write(&mut self, job: Job) {
+        self.then.push(job);
+    }
+}
+
+/// Why a session ends.
+enum End {
+    /// The client has gone or said goodbye.
+    Gone,
+    /// The client broke the protocol or was too slow, or the server goes down.
+    Close(CloseCode, &'static str),
+}
+
+/// One connection.
+pub(crate) struct Session {
+    rooms: Rooms,
+    place: Place,
+    postbox: Postbox,
+    inbox: mpsc::UnboundedReceiver<Letter>,
+    out: Out,
+    subscriptions: Subscriptions,
+    reconciliations: Reconciliations,
+    /// Events that were offered and not yet answered.
+    unanswered: usize,
+    challenge: Option<String>,
+    auth_attempts: usize,
+    /// Keys that the client has shown to hold.
+    keys: Arc<[PublicKey]>,
+    heard: Moment,
+}
+
+impl Session {
+    pub(crate) fn new(house: &House, place: Place) -> Self {
+        let (postbox, inbox) = Postbox::new();
+        Self {
+            rooms: house.rooms.clone(),
+            place,
+            postbox,
+            inbox,
+            out: Out::default(),
+            subscriptions: Subscriptions::default(),
+            reconciliations: Reconciliations::default(),
+            unanswered: 0,
+            challenge: None,
+            auth_attempts: 0,
+            keys: Arc::new([]),
+            heard: house.rooms.clock.mono(),
+        }
+    }
+
+    /// The session's life.
+    pub(crate) async fn run<S>(mut self, mut socket: WebSocketStream<S>, presence: Arc<Presence>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let end = self.serve(&mut socket, &presence).await;
+        self.subscriptions.close_all(&self.rooms);
+        if let End::Close(code, reason) = end {
+            debug!(reason, "a session is closed");
+            let goodbye = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
+            // Whoever does not listen does not hear it.
+            let _ = tokio::time::timeout(Duration::from_secs(1), socket.close(Some(goodbye))).await;
+        }
+    }
+
+    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>, presence: &Presence) -> End
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut leaving = presence.leaving.clone();
+        let mut tick = tokio::time::interval(Duration::from_secs(limits::PING_SECS));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tick.reset();
+        loop {
+            if let Err(end) = self.write(socket).await {
+                return end;
+            }
+            tokio::select! {
+                letter = self.inbox.recv() => match letter {
+                    Some(letter) => self.letters(letter),
+                    None => return End::Gone,
+                },
+                message = socket.next(), if self.unanswered < limits::MAX_UNANSWERED_PER_CONNECTION => {
+                    if let Err(end) = self.heard(message).await {
+                        return end;
+                    }
+                }
+                _ = tick.tick() => {
+                    let now = self.rooms.clock.mono();
+                    self.reconciliations.end_idle(now, &mut self.out);
+                    let silent = now.since(self.heard).as_secs();
+                    if silent >= 2 * limits::PING_SECS {
+                        return End::Close(CloseCode::Away, "no answer to ping");
+                    }
+                    if silent >= limits::PING_SECS / 2 && socket.send(Message::Ping(Default::default())).await.is_err() {
+                        return End::Gone;
+                    }
+                }
+                () = self.postbox.overflowed() => return End::Close(CloseCode::Policy, "too slow to read"),
+                () = departure(&mut leaving), if self.unanswered == 0 => {
+                    return End::Close(CloseCode::Away, "the server is going down");
+                }
+            }
+        }
+    }
+
+    /// Writes everything that is ready.
+    async fn write<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), End>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        if self.out.frames.is_empty() {
+            return Ok(());
+        }
+        let writing = async {
+            // Pongs and pings stand in the websocket's own buffer; whole frames may follow them on the bare stream.
+            socket.flush().await.map_err(|_| ())?;
+            socket.get_mut().write_all(&self.out.frames).await.map_err(|_| ())?;
+            socket.get_mut().flush().await.map_err(|_| ())
+        };
+        tokio::select! {
+            written = tokio::time::timeout(WRITE_PATIENCE, writing) => match written {
+                Ok(Ok(())) => {}
+                Ok(Err(())) => return Err(End::Gone),
+                Err(_) => return Err(End::Close(CloseCode::Policy, "too slow to read")),
+            },
+            () = self.postbox.overflowed() => return Err(End::Close(CloseCode::Policy, "too slow to read")),
+        }
+        self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
+        self.out.frames.clear();
+        // An idle connection keeps no large buffer.
+        self.out.frames.shrink_to(4 * 1024);
+        for job in self.out.then.drain(..) {
+            self.rooms.readers.submit(job);
+        }
+        Ok(())
+    }
+
+    /// Opens a letter and those behind it, until there is enough to write.
+    fn letters(&mut self, first: Letter) {
+        self.letter(first);
+        for _ in 1..LETTERS_AT_ONCE {
+            if self.out.frames.len() >= WRITE_AT {
+                break;
+            }
+            match self.inbox.try_recv() {
+                Ok(letter) => self.letter(letter),
+                Err(_) => break,
+            }
+        }
+    }
+
+    fn letter(&mut self, letter: Letter) {
+        let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
+        match letter {
+            Letter::Answer(text) => {
+                self.unanswered -= 1;
+                out.text(&text);
+            }
+            Letter::Stored { sub, frames, next } => subscriptions.stored(rooms, postbox, out, sub, &frames, next),
+            Letter::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
+            Letter::NoRoom { sub } => subscriptions.no_room(rooms, postbox, out, sub),
+            Letter::Counted { sub, count } => subscriptions.counted(rooms, postbox, out, sub, count),
+            Letter::Set { sub, set } => reconciliations.set(rooms, postbox, out, sub, set),
+            Letter::Reconciled { sub, text, over } => reconciliations.answered(out, sub, &text, over),
+        }
+    }
+
+    async fn heard(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), End> {
+        self.heard = self.rooms.clock.mono();
+        match message {
+            Some(Ok(Message::Text(text))) => self.message(text.as_str()).await,
+            Some(Ok(Message::Binary(_))) => {
+                self.out.text(&message::notice("invalid: binary frames are not spoken here"));
+                Ok(())
+            }
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
+            Some(Ok(Message::Close(_))) | None => Err(End::Gone),
+            Some(Err(problem)) => Err(match problem {
+                WsError::Capacity(CapacityError::MessageTooLong { .. }) => End::Close(CloseCode::Size, "the message is too long"),
+                WsError::Utf8(_) => End::Close(CloseCode::Invalid, "text frames carry UTF-8"),
+                WsError::Protocol(_) => End::Close(CloseCode::Protocol, "not a websocket frame"),
+                _ => End::Gone,
+            }),
+        }
+    }
+
+    async fn message(&mut self, text: &str) -> Result<(), End> {
+        let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
+        match ClientMessage::parse(text) {
+            Ok(ClientMessage::Event(event)) => return self.publish(event).await,
+            Ok(ClientMessage::Auth(event)) => self.authenticate(event),
+            Ok(ClientMessage::Req(name, filters)) => subscriptions.req(rooms, postbox, out, name, filters),
+            Ok(ClientMessage::Close(name)) => subscriptions.close(rooms, postbox, &name),
+            Ok(ClientMessage::Count(name, filters)) => subscriptions.count(rooms, postbox, out, name, filters),
+            Ok(ClientMessage::NegOpen(name, filter, message)) => {
+                reconciliations.open(rooms, postbox, out, name, filter, message);
+            }
+            Ok(ClientMessage::NegMsg(name, message)) => reconciliations.message(rooms, postbox, out, &name, message),
+            Ok(ClientMessage::NegClose(name)) => reconciliations.close(&name),
+            Err(bad) => out.text(&bad.answer()),
+        }
+        Ok(())
+    }
+
+    async fn publish(&mut self, text: &str) -> Result<(), End> {
+        if !self.place.may_publish() {
+            self.refuse(text, Refusal::TooFast);
+            return Ok(());
+        }
+        // Who may send protected events is asked for a proof only when it matters.
+        if self.challenge.is_none() && text.contains("[\"-\"") {
+            self.challenge();
+        }
+        let Some(permit) = self.rooms.line.place(text.len()).await else {
+            return Err(End::Close(CloseCode::Away, "the server is going down"));
+        };
+        self.unanswered += 1;
+        let offer = Offer { text: text.to_owned(), from: self.postbox.clone(), keys: self.keys.clone(), permit };
+        self.rooms.line.join(offer);
+        Ok(())
+    }
+
+    fn refuse(&mut self, text: &str, why: Refusal) {
+        let (accepted, why) = Verdict::Refuse(why).answer();
+        self.out.text(&match Event::claimed_id(text) {
+            Some(id) => message::ok(id, accepted, &why),
+            None => message::notice(&why),
+        });
+    }
+
+    fn challenge(&mut self) {
+        let mut random = [0; 16];
+        if getrandom::fill(&mut random).is_ok() {
+            let challenge = grasp_core::nostr::hex::encode(&random);
+            self.out.text(&message::auth(&challenge));
+            self.challenge = Some(challenge);
+        }
+    }
+
+    /// AUTH. At most a few are tried on one connection, so their signatures are checked here and now.
+    fn authenticate(&mut self, text: &str) {
+        let event = match Event::parse(text) {
+            Ok(event) => event,
+            Err(why) => return self.refuse(text, Refusal::Malformed(why)),
+        };
+        let id = event.id;
+        self.auth_attempts += 1;
+        if self.auth_attempts > limits::MAX_AUTH_ATTEMPTS {
+            return self.out.text(&message::ok(id, false, "rate-limited: too many authentication attempts"));
+        }
+        let Some(challenge) = &self.challenge else {
+            return self.out.text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
+        };
+        let refusal = match Verifier::with_cache(1).check(event) {
+            Err(why) => Some(Refusal::Forged(why).to_string()),
+            Ok(event) => match auth::check(&event, challenge, &self.rooms.service, self.rooms.clock.wall()) {
+                Err(why) => Some(why.to_string()),
+                Ok(()) => {
+                    if !self.keys.contains(&event.pubkey) && self.keys.len() < limits::MAX_AUTH_KEYS {
+                        self.keys = self.keys.iter().copied().chain([event.pubkey]).collect();
+                    }
+                    None
+                }
+            },
+        };
+        self.out.text(&message::ok(id, refusal.is_none(), refusal.as_deref().unwrap_or_default()));
+    }
+}

@@ -1,0 +1,218 @@
+//! The driver of the registrar: one thread, one transaction per batch, answers after the commit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use grasp_core::limits;
+use grasp_core::machine::Machine;
+use grasp_core::nostr::message;
+use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::nostr::{EventId, Signed};
+use grasp_core::registrar::Registrar;
+use grasp_core::registrar::io::{Input, Output, Source, Submission, Ticket};
+use grasp_core::registrar::policy::Rules;
+use grasp_core::time::Timestamp;
+use grasp_store::{Batch, Store, StoreError};
+use tracing::{debug, info, warn};
+
+use super::line::{Checked, Line, Rejected};
+use super::live::LiveDoor;
+use super::mail::Letter;
+use crate::clock::Clock;
+
+/// How long a commit that directly follows another waits for company.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// A batch this large needs no company.
+const LARGE_BATCH: usize = 256;
+
+/// How long to wait before trying again what failed without anybody asking.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The registrar's hands.
+pub(crate) struct Desk {
+    pub(crate) store: Store,
+    pub(crate) line: Arc<Line>,
+    pub(crate) live: LiveDoor,
+    pub(crate) clock: Clock,
+    pub(crate) rules: Rules,
+}
+
+/// What the thread carries from batch to batch.
+struct State {
+    registrar: Registrar,
+    /// When the next served event expires on its own account.
+    next_expiry: Option<Timestamp>,
+    /// Whether an author's shelves are still being emptied.
+    purging: bool,
+    /// Nothing unasked is tried before this time, after it failed once.
+    not_before: Option<Instant>,
+    /// Whether the machine decided something that did not come to pass and has not been told the truth since.
+    stale: bool,
+}
+
+impl Desk {
+    /// Reads what the store has; afterwards the doors may open.
+    pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
+        let state = self.boot()?;
+        Ok(ReadyDesk { desk: self, state })
+    }
+
+    fn boot(&self) -> Result<State, StoreError> {
+        let mut registrar = Registrar::new(self.rules.clone());
+        let now = self.clock.now();
+        self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
+        info!(repositories = registrar.catalog().repositories().count(), held = registrar.purgatory().len(), "read the store");
+        // An interrupted removal goes on, and what expired meanwhile is noticed, with the first batch.
+        Ok(State { registrar, next_expiry: Some(Timestamp(0)), purging: true, not_before: None, stale: false })
+    }
+
+    /// One turn: take what waits, decide and write inside one transaction, commit, speak.
+    fn turn(&self, state: &mut State, batch: Vec<Checked>) {
+        let outcome = self
+            .refresh(state)
+            .and_then(|()| self.store.check_room())
+            .and_then(|()| self.settle(state, &batch));
+        match outcome {
+            Ok(settled) => {
+                state.not_before = None;
+                state.next_expiry = settled.next_expiry;
+                state.purging = settled.purging;
+                self.act(batch, settled);
+            }
+            Err(problem) => {
+                let refusal = if matches!(problem, StoreError::DiskFull { .. }) { Refusal::DiskFull } else { Refusal::StoreFailed };
+                warn!(%problem, events = batch.len(), "nothing of a batch was stored");
+                state.not_before = Some(Instant::now() + RETRY);
+                for checked in batch {
+                    let id = checked.result.as_ref().map(|event| event.id).map_err(|rejected| rejected.id);
+                    if let Ok(id) | Err(Some(id)) = id {
+                        checked.from.send(Letter::Answer(ok(id, &Verdict::Refuse(refusal.clone()))));
+                    }
+                }
+            }
+        }
+    }
+
+    /// After a failure: forgets the machine's memory of what did not happen and reads the store's.
+    fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
+        if state.stale {
+            *state = self.boot()?;
+        }
+        Ok(())
+    }
+
+    fn settle(&self, state: &mut State, batch: &[Checked]) -> Result<Settled, StoreError> {
+        let now = self.clock.now();
+        let mut settled = Settled { verdicts: vec![None; batch.len()], passed: Vec::new(), next_expiry: None, purging: false };
+        let mut txn = self.store.begin()?;
+        state.stale = true;
+        let registrar = &mut state.registrar;
+        registrar.wake(now);
+        drain(registrar, &mut txn, &mut settled)?;
+        for summary in txn.expired(now.wall, limits::REMOVAL_SLICE)? {
+            registrar.handle(now, Input::Expired(summary));
+            drain(registrar, &mut txn, &mut settled)?;
+        }
+        for (nth, checked) in batch.iter().enumerate() {
+            let Ok(event) = &checked.result else { continue };
+            let facts = txn.facts(event, registrar.rules().questions(event))?;
+            let submission = Submission {
+                ticket: Ticket(nth as u64),
+                event: event.clone(),
+                source: Source::Client(checked.keys.to_vec()),
+                facts,
+            };
+            registrar.handle(now, Input::Submitted(submission));
+            drain(registrar, &mut txn, &mut settled)?;
+        }
+        settled.purging = txn.purge()?;
+        settled.next_expiry = txn.next_expiry()?;
+        txn.commit()?;
+        state.stale = false;
+        Ok(settled)
+    }
+
+    /// After the commit: answer, ring the live bell.
+    fn act(&self, batch: Vec<Checked>, settled: Settled) {
+        self.live.ring();
+        for event in settled.passed {
+            self.live.pass(event);
+        }
+        for (checked, verdict) in batch.into_iter().zip(settled.verdicts) {
+            let text = match (checked.result, verdict) {
+                (Ok(event), Some(verdict)) => ok(event.id, &verdict),
+                (Ok(event), None) => ok(event.id, &Verdict::Refuse(Refusal::StoreFailed)),
+                (Err(Rejected { id: Some(id), why }), _) => ok(id, &Verdict::Refuse(why)),
+                (Err(Rejected { id: None, why }), _) => message::notice(&why.to_string()),
+            };
+            checked.from.send(Letter::Answer(text));
+        }
+    }
+}
+
+/// A desk whose registrar knows everything that the store has.
+pub(crate) struct ReadyDesk {
+    desk: Desk,
+    state: State,
+}
+
+impl ReadyDesk {
+    /// The writer's life: until the line is closed and empty.
+    pub(crate) fn run(mut self) {
+        let mut last_commit: Option<(Instant, usize)> = None;
+        loop {
+            let until = self.wake_at();
+            let busy = last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
+            let Some(batch) = self.desk.line.take(until, busy.then_some(GATHER)) else { break };
+            let events = batch.len();
+            self.desk.turn(&mut self.state, batch);
+            last_commit = Some((Instant::now(), events));
+            if events > 0 {
+                debug!(events, "a batch is done");
+            }
+        }
+    }
+
+    /// When there is something to do although nobody asks.
+    fn wake_at(&self) -> Option<Instant> {
+        let now = self.desk.clock.now();
+        let mono = self.state.registrar.alarm().map(|(moment, _)| moment.since(now.mono));
+        let wall = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
+        let purge = self.state.purging.then_some(Duration::ZERO);
+        // A far expiry is looked at again in an hour: the wall clock may step.
+        let wait = [mono, wall, purge].into_iter().flatten().min()?.min(Duration::from_secs(3_600));
+        let due = Instant::now() + wait;
+        Some(self.state.not_before.map_or(due, |not_before| due.max(not_before)))
+    }
+}
+
+/// What a batch leads to once it is on disk.
+struct Settled {
+    verdicts: Vec<Option<Verdict>>,
+    passed: Vec<Arc<Signed>>,
+    next_expiry: Option<Timestamp>,
+    purging: bool,
+}
+
+fn drain(registrar: &mut Registrar, txn: &mut Batch<'_>, settled: &mut Settled) -> Result<(), StoreError> {
+    while let Some(output) = registrar.poll() {
+        match output {
+            Output::Write(write) => txn.write(&write)?,
+            Output::Reply(Ticket(nth), verdict) => {
+                if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
+                    *slot = Some(verdict);
+                }
+            }
+            Output::Pass(event) => settled.passed.push(event),
+            // The rooms that hear these (git, sync, hunt) do not exist yet: what is held waits and expires.
+            Output::Look(_) | Output::Interest(_) | Output::Quarry(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn ok(id: EventId, verdict: &Verdict) -> String {
+    let (accepted, text) = verdict.answer();
+    message::ok(id, accepted, &text)
+}

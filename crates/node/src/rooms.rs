@@ -1,0 +1,217 @@
+//! Starts every room, opens the door, and closes everything in order.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use grasp_core::nostr::{PublicKey, hex};
+use grasp_core::registrar::policy::Rules;
+use grasp_core::repo::Service;
+use grasp_store::{Options, Store};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::door::listen::Door;
+use crate::door::networks::{Allowance, NetworksDoor};
+use crate::door::nip11;
+use crate::door::routes::House;
+use crate::door::session::Rooms;
+use crate::hands::librarian::{Librarian, LibraryDoor};
+use crate::hands::line::Line;
+use crate::hands::live::{Live, LiveDoor};
+use crate::hands::readers::{Reader, ReadersDoor};
+use crate::hands::registrar::Desk;
+
+/// Runs the server until it is asked to stop.
+pub(crate) fn run(mut config: Config) -> Result<()> {
+    let _lock = lock(&config.relay_data_path)?;
+    std::fs::create_dir_all(&config.git_data_path)
+        .with_context(|| format!("cannot make the folder {}", config.git_data_path.display()))?;
+    let owner = config::owner_keys(&config)?;
+    raise_descriptor_limit();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
+    let _in_runtime = runtime.enter();
+
+    let listener = runtime
+        .block_on(TcpListener::bind(config.bind))
+        .with_context(|| format!("cannot listen on {}", config.bind))?;
+    config.bound_to(listener.local_addr()?);
+    let clock = Clock::start();
+    let readers = 2 * cores;
+    let store = Store::open(
+        &config.relay_data_path.join("events"),
+        Options { readers: readers as u32, reserve_bytes: config.store_reserve_bytes },
+    )?;
+    let owner_key = PublicKey(owner.public_key().to_bytes());
+    let rules = rules(&config, owner_key)?;
+    let threads = Threads::start(&config, &store, &rules, clock, cores, readers)?;
+    let house = House {
+        nip11: nip11::document(&config, &owner_key.to_string(), &hex::encode(&store.id()[..8])),
+        networks: NetworksDoor::open(
+            Allowance {
+                connections: config.network_max_connections,
+                events_per_minute: config.network_events_per_minute,
+            },
+            clock,
+        ),
+        rooms: Rooms {
+            line: threads.line.clone(),
+            live: threads.live.clone(),
+            readers: threads.readers.clone(),
+            library: threads.library.clone(),
+            store,
+            clock,
+            service: rules.service,
+            max_subscriptions: config.max_subscriptions,
+            max_neg_sessions: config.max_neg_sessions,
+            keys: Arc::new(AtomicU64::new(1)),
+        },
+        config,
+    };
+    welcome(&house.config);
+    let grace = house.config.shutdown_grace;
+    runtime.block_on(serve(listener, house, grace));
+    threads.stop();
+    info!("stopped");
+    Ok(())
+}
+
+/// Serves until a signal comes, then lets connections finish within the grace.
+async fn serve(listener: TcpListener, house: House, grace: Duration) {
+    let (leave, leaving) = watch::channel(false);
+    let door = tokio::spawn(Door { listener, house: Arc::new(house), leaving }.run());
+    stop_signal().await;
+    info!("going down");
+    let _ = leave.send(true);
+    if let Ok(mut all_gone) = door.await
+        && tokio::time::timeout(grace, all_gone.recv()).await.is_err()
+    {
+        warn!("some connections did not end in time");
+    }
+}
+
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        warn!("signals cannot be heard; only a kill will stop this server");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// The threads that do not belong to the runtime.
+struct Threads {
+    line: Arc<Line>,
+    live: LiveDoor,
+    readers: ReadersDoor,
+    library: LibraryDoor,
+    /// Ends when the line is closed and empty.
+    writer: JoinHandle<()>,
+    /// Dropping it ends the live room and the librarian.
+    stop: crossbeam_channel::Sender<()>,
+}
+
+impl Threads {
+    fn start(config: &Config, store: &Store, rules: &Rules, clock: Clock, cores: usize, readers: usize) -> Result<Self> {
+        let line = Line::new();
+        let (live, live_inbox) = LiveDoor::new();
+        let (readers_door, jobs) = ReadersDoor::new();
+        let (library, requests) = LibraryDoor::new();
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+
+        let desk = Desk { store: store.clone(), line: line.clone(), live: live.clone(), clock, rules: rules.clone() };
+        let desk = desk.prepare()?;
+        let writer = spawn("registrar", move || desk.run())?;
+        for nth in 0..cores {
+            let (line, rules) = (line.clone(), rules.clone());
+            spawn(&format!("verify-{nth}"), move || line.check(&rules, clock))?;
+        }
+        for nth in 0..readers {
+            let reader = Reader { store: store.clone(), jobs: jobs.clone(), again: readers_door.clone(), clock };
+            spawn(&format!("reader-{nth}"), move || reader.run())?;
+        }
+        let room = Live::new(store.clone(), readers_door.clone(), clock, config.filter_limit);
+        let end = stopped.clone();
+        spawn("live", move || room.run(&live_inbox, &end))?;
+        let librarian =
+            Librarian { store: store.clone(), readers: readers_door.clone(), requests, door: library.clone() };
+        spawn("librarian", move || librarian.run(&stopped))?;
+        Ok(Self { line, live, readers: readers_door, library, writer, stop })
+    }
+
+    /// Lets the writer finish what was offered. The reading rooms have nothing to lose and end with the process.
+    fn stop(self) {
+        self.line.close();
+        if self.writer.join().is_err() {
+            warn!("the writer ended badly");
+        }
+        drop(self.stop);
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).with_context(|| format!("cannot start thread {name}"))
+}
+
+fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
+    let service = Service::new(&config.domain, &config.base_path)
+        .ok_or_else(|| anyhow!("{} is no host name with an optional port", config.domain))?;
+    Ok(Rules {
+        service,
+        mode: config.policy.into(),
+        owner: Some(owner),
+        strict_maintainers: false,
+        max_event_bytes: config.max_event_bytes,
+        purgatory_secs: config.purgatory_expiry.as_secs(),
+    })
+}
+
+/// Takes the data folder for this process alone.
+fn lock(path: &Path) -> Result<File> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+    let name = path.join("lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&name)
+        .with_context(|| format!("cannot open {}", name.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH",
+            path.display()
+        ),
+        Err(TryLockError::Error(problem)) => Err(problem).with_context(|| format!("cannot lock {}", name.display())),
+    }
+}
+
+/// Every connection takes a descriptor; what the system allows is taken.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(problem) = setrlimit(Resource::Nofile, limit) {
+        warn!(%problem, "the limit of open files stays as it is");
+    }
+}
+
+fn welcome(config: &Config) {
+    let at = format!("{}{}", config.domain, config.base_path);
+    println!("graspd {} is ready", env!("CARGO_PKG_VERSION"));
+    println!("  listening  {}", config.bind);
+    println!("  relay      ws://{at}");
+    println!("  git        http://{at}/<npub>/<identifier>.git");
+    println!("  data       {}", config.relay_data_path.display());
+}
