@@ -22,7 +22,7 @@ pub const MAX_SUBSCRIPTION_ID_BYTES: usize = 250;
 /// Filters of one message. Clients that open a repository send three to six.
 pub const MAX_FILTERS: usize = 20;
 
-/// Values of one filter, all conditions together: 1,460 ids is what a polite peer packs, ten times that is plenty.
+/// Values of one filter, all conditions together: 1,460 ids is what a polite peer packs, fourteen times that is plenty.
 pub const MAX_FILTER_VALUES: usize = 20_000;
 
 /// Filter memory of one connection: what its subscriptions hold in the live index.
@@ -86,11 +86,23 @@ pub const MAX_REFERENCES: usize = 64;
 /// Members of one maintainer set.
 pub const MAX_MAINTAINERS: usize = 256;
 
-/// URLs that are kept of one announcement's `clone` or `relays`.
-pub const MAX_URLS: usize = 64;
+/// Maintainers that one announcement may name. They stand in memory for every announcement.
+pub const MAX_NAMED: usize = 64;
+
+/// URLs that are kept of one announcement's `clone` or `relays`. They stand in memory for every announcement.
+pub const MAX_URLS: usize = 16;
+
+/// Bytes of a URL that is kept.
+pub const MAX_URL_BYTES: usize = 512;
+
+/// Repositories in which a held event's data is looked for at once; the others follow the first.
+pub const MAX_LOOKS: usize = 16;
 
 /// Bytes of a repository identifier. Index keys are hashes, folder names will be; this bounds messages and pages.
 pub const MAX_IDENTIFIER_BYTES: usize = 1_024;
+
+/// Bytes of a ref name: it stands in one packet of an advertisement.
+pub const MAX_REF_BYTES: usize = 1_024;
 
 /// Bytes of one component of a ref name: it may become a file name in somebody's clone.
 pub const MAX_REF_COMPONENT_BYTES: usize = 200;
@@ -101,11 +113,21 @@ pub const PURGATORY_SECS: u64 = 30 * 60;
 /// Seconds that every held event has left after a start, however long the server was down.
 pub const PURGATORY_GRACE_SECS: u64 = 5 * 60;
 
-/// Held events in all: about 20 MB of bookkeeping and, at a kilobyte each, 100 MB of disk.
-pub const MAX_HELD: usize = 100_000;
+/// Held events in all. An announcement takes up to 20 kB of memory ([`MAX_NAMED`], [`MAX_URLS`]), a state or a pull
+/// request a few hundred bytes.
+pub const MAX_HELD: usize = 20_000;
+
+/// Bytes of held events in all, on disk.
+pub const MAX_HELD_BYTES: usize = 256 * 1024 * 1024;
 
 /// Held events of one author.
 pub const MAX_HELD_PER_AUTHOR: usize = 1_000;
+
+/// Bytes of one author's held events: a few versions of a very large state.
+pub const MAX_HELD_BYTES_PER_AUTHOR: usize = 16 * 1024 * 1024;
+
+/// Held events whose time is over that go in one step; the next step follows at once.
+pub const EXPIRY_SLICE: usize = 256;
 
 /// Versions of one author's state of one repository that wait side by side; the oldest gives way.
 pub const MAX_HELD_STATES: usize = 16;

@@ -4,7 +4,7 @@ use crate::time::Moment;
 
 /// A token bucket: `burst` at once, then `per_minute` evenly. It holds two numbers and is told the time.
 ///
-/// It is a *virtual schedule*: `empty_until` is the moment at which the bucket would be full again. A request costs one
+/// It is a *virtual schedule*: `full_at_micros` is when the bucket would be full again. A request costs one
 /// token's worth of time; it is allowed while that schedule is at most a whole burst ahead of now.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {

@@ -100,7 +100,8 @@ async fn serve(listener: TcpListener, house: House, grace: Duration) {
 
 async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         warn!("signals cannot be heard; only a kill will stop this server");
         return std::future::pending().await;
     };
@@ -123,7 +124,14 @@ struct Threads {
 }
 
 impl Threads {
-    fn start(config: &Config, store: &Store, rules: &Rules, clock: Clock, cores: usize, readers: usize) -> Result<Self> {
+    fn start(
+        config: &Config,
+        store: &Store,
+        rules: &Rules,
+        clock: Clock,
+        cores: usize,
+        readers: usize,
+    ) -> Result<Self> {
         let line = Line::new();
         let (live, live_inbox) = LiveDoor::new();
         let (readers_door, jobs) = ReadersDoor::new();
@@ -189,10 +197,9 @@ fn lock(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot open {}", name.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => bail!(
-            "another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH",
-            path.display()
-        ),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH", path.display())
+        }
         Err(TryLockError::Error(problem)) => Err(problem).with_context(|| format!("cannot lock {}", name.display())),
     }
 }

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use nostr::nips::nip19::{FromBech32, ToBech32};
+use bech32::{Bech32, Hrp};
 
 use super::hex;
+
+/// The human-readable part of a public key in bech32 (NIP-19).
+const NPUB: Hrp = Hrp::parse_unchecked("npub");
 
 /// A nostr public key (x-only, 32 bytes). Whether it is a point on the curve is found out when a signature is checked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,15 +23,16 @@ impl PublicKey {
     /// Reads the canonical `npub1…` form: lower case, valid checksum, nothing else (G1-21).
     #[must_use]
     pub fn from_npub(text: &str) -> Option<Self> {
-        let key = Self(nostr::key::PublicKey::from_bech32(text).ok()?.to_bytes());
+        let (prefix, bytes) = bech32::decode(text).ok()?;
+        let key = Self(bytes.try_into().ok().filter(|_| prefix == NPUB)?);
         (key.npub() == text).then_some(key)
     }
 
     /// The `npub1…` form.
     #[must_use]
     pub fn npub(&self) -> String {
-        let Ok(npub) = nostr::key::PublicKey::from_byte_array(self.0).to_bech32();
-        npub
+        // 32 bytes and a fixed prefix are well within what bech32 takes.
+        bech32::encode::<Bech32>(NPUB, &self.0).unwrap_or_default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::event::{EventId, explain};
@@ -154,12 +154,14 @@ fn split(text: &str) -> Result<Vec<&str>, Mistake> {
 
         fn visit_seq<S: SeqAccess<'de>>(self, mut parts: S) -> Result<Self::Value, S::Error> {
             let mut texts = Vec::with_capacity(4);
-            while let Some(part) = parts.next_element::<&'de RawValue>()? {
-                if texts.len() == limits::MAX_FILTERS + 3 {
-                    return Err(serde::de::Error::custom("too many elements"));
+            // One more filter than is allowed is kept, so that the refusal can be addressed; the rest is only skipped.
+            while texts.len() < limits::MAX_FILTERS + 3 {
+                match parts.next_element::<&'de RawValue>()? {
+                    Some(part) => texts.push(part.get()),
+                    None => return Ok(texts),
                 }
-                texts.push(part.get());
             }
+            while parts.next_element::<IgnoredAny>()?.is_some() {}
             Ok(texts)
         }
     }

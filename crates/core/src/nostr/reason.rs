@@ -165,7 +165,7 @@ impl fmt::Display for Refusal {
             Self::Targets(_) => write!(f, "invalid: too many deletion targets, at most {} are taken", limits::MAX_DELETION_TARGETS),
             Self::NoRelay => f.write_str("invalid: a request to vanish names relays in relay tags"),
             Self::OtherRelay => f.write_str("restricted: the request to vanish does not name this relay"),
-            Self::TooMuchHeld => write!(f, "rate-limited: {} events of this author are waiting for git data", limits::MAX_HELD_PER_AUTHOR),
+            Self::TooMuchHeld => f.write_str("rate-limited: too many events of this author are waiting for git data"),
             Self::PurgatoryFull => f.write_str("rate-limited: too many events are waiting for git data, try again later"),
             Self::TooFast => f.write_str("rate-limited: too many events from your network, slow down"),
             Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),

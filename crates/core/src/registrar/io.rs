@@ -149,8 +149,8 @@ pub enum Output {
     Pass(Arc<Signed>),
     /// Is the git data of a held event here already? Answered by [`Input::DataFound`], or not at all.
     Look(Look),
-    /// What sync should follow for this repository has changed. A bell: receivers merge repeated ones.
-    Interest(RepoId),
+    /// What sync should follow under this name has changed. A bell: receivers merge repeated ones.
+    Interest(Identifier),
     /// What the hunt should look for under this name has changed. A bell, like `Interest`.
     Quarry(Identifier),
 }

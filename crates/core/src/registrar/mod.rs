@@ -8,7 +8,7 @@ pub mod policy;
 pub mod purgatory;
 mod removal;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use io::{Input, Look, Output, Restored, Submission, Write};
@@ -31,13 +31,21 @@ pub struct Registrar {
     catalog: Catalog,
     purgatory: Purgatory,
     wishes: VecDeque<Output>,
+    /// Names whose announcements changed in this step; what follows from it is settled once, at its end.
+    changed: BTreeSet<Identifier>,
 }
 
 impl Registrar {
     /// A registrar that knows nothing yet: tell it what the store has first.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, catalog: Catalog::default(), purgatory: Purgatory::default(), wishes: VecDeque::new() }
+        Self {
+            rules,
+            catalog: Catalog::default(),
+            purgatory: Purgatory::default(),
+            wishes: VecDeque::new(),
+            changed: BTreeSet::new(),
+        }
     }
 
     /// The repositories, for views.
@@ -125,7 +133,7 @@ impl Registrar {
         if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(stamp, *held)) {
             self.unhold(held.id);
         }
-        self.family_changed(&repo);
+        self.changed.insert(repo.identifier);
     }
 
     fn hold(&mut self, now: Now, event: &Arc<Signed>) {
@@ -133,9 +141,7 @@ impl Registrar {
         self.note_held(event, now.mono.plus_secs(self.rules.purgatory_secs));
         match event.kind {
             kinds::ANNOUNCEMENT => {
-                if let Some(repo) = event.coordinate().as_ref().and_then(RepoId::of) {
-                    self.family_changed(&repo);
-                }
+                self.changed.extend(event.tag("d").and_then(Identifier::new));
             }
             kinds::STATE => self.look_for_state(event),
             _ => self.look_for_pull_request(event),
@@ -143,7 +149,7 @@ impl Registrar {
     }
 
     /// Takes a held event into the books. What it pushes out of them leaves the store too.
-    fn note_held(&mut self, event: &Event, deadline: Moment) {
+    fn note_held(&mut self, event: &Signed, deadline: Moment) {
         let what = match event.kind {
             kinds::ANNOUNCEMENT => {
                 let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
@@ -169,7 +175,10 @@ impl Registrar {
             }
             _ => What::PullRequest(PullRequest::read(event).map(|request| request.targets).unwrap_or_default()),
         };
-        self.purgatory.put(event.id, Waiting { author: event.pubkey, created_at: event.created_at, what, deadline });
+        self.purgatory.put(
+            event.id,
+            Waiting { author: event.pubkey, created_at: event.created_at, what, bytes: event.json().len(), deadline },
+        );
     }
 
     fn look_for_state(&mut self, event: &Event) {
@@ -196,7 +205,7 @@ impl Registrar {
             .family(identifier)
             .into_iter()
             .flat_map(|family| family.hosts_of(author, self.rules.strict_maintainers));
-        hosts.map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
+        hosts.take(limits::MAX_LOOKS).map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
     }
 
     /// Git data has come: what waited for it is served, the announcement first so that fast clients find it (G1-41).
@@ -228,7 +237,7 @@ impl Registrar {
                 self.purgatory.take(id);
                 self.write(Write::Release(id));
                 self.wish(Output::Quarry(repo.identifier.clone()));
-                self.wish(Output::Interest(repo.clone()));
+                self.wish(Output::Interest(repo.identifier.clone()));
             }
             What::PullRequest(_) | What::Announcement(_) => {}
         }
@@ -240,7 +249,7 @@ impl Registrar {
         self.catalog.take_announcement(Place::Held, repo, held.stamp.id);
         self.write(Write::Release(held.stamp.id));
         self.catalog.put_announcement(Place::Served, held);
-        self.family_changed(repo);
+        self.changed.insert(repo.identifier.clone());
     }
 
     fn write(&mut self, write: Write) {
@@ -263,6 +272,7 @@ impl Machine for Registrar {
             Input::Expired(summary) => self.remove(&summary, Place::Served),
             Input::DataFound { event, repo } => self.data_found(event, &repo),
         }
+        self.settle_changed();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -274,8 +284,10 @@ impl Machine for Registrar {
     }
 
     fn wake(&mut self, now: Now) {
-        while let Some(id) = self.purgatory.overdue(now.mono) {
+        for _ in 0..limits::EXPIRY_SLICE {
+            let Some(id) = self.purgatory.overdue(now.mono) else { break };
             self.unhold(id);
         }
+        self.settle_changed();
     }
 }

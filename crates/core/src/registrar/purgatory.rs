@@ -18,6 +18,8 @@ pub struct Waiting {
     pub created_at: Timestamp,
     /// What it is.
     pub what: What,
+    /// Bytes of its text.
+    pub bytes: usize,
     /// When it gives up. On the monotonic clock, so that a step of the wall clock ends nothing.
     pub deadline: Moment,
 }
@@ -38,25 +40,39 @@ pub enum What {
 pub struct Purgatory {
     waiting: BTreeMap<EventId, Waiting>,
     deadlines: BTreeSet<(Moment, EventId)>,
-    by_author: BTreeMap<PublicKey, BTreeSet<EventId>>,
+    by_author: BTreeMap<PublicKey, Share>,
+    bytes: usize,
+}
+
+/// What one author has waiting.
+#[derive(Clone, Debug, Default)]
+struct Share {
+    ids: BTreeSet<EventId>,
+    bytes: usize,
 }
 
 impl Purgatory {
-    /// Whether there is room for one more of this author.
+    /// Why there is no room for one more of this author and size, if there is none.
     #[must_use]
-    pub fn room(&self, author: PublicKey) -> Option<Refusal> {
-        if self.by_author.get(&author).is_some_and(|held| held.len() >= limits::MAX_HELD_PER_AUTHOR) {
-            Some(Refusal::TooMuchHeld)
-        } else {
-            (self.waiting.len() >= limits::MAX_HELD).then_some(Refusal::PurgatoryFull)
+    pub fn room(&self, author: PublicKey, bytes: usize) -> Option<Refusal> {
+        let crowded = |share: &Share| {
+            share.ids.len() >= limits::MAX_HELD_PER_AUTHOR || share.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
+        };
+        if self.by_author.get(&author).is_some_and(crowded) {
+            return Some(Refusal::TooMuchHeld);
         }
+        let full = self.waiting.len() >= limits::MAX_HELD || self.bytes + bytes > limits::MAX_HELD_BYTES;
+        full.then_some(Refusal::PurgatoryFull)
     }
 
     /// Takes one in.
     pub fn put(&mut self, id: EventId, waiting: Waiting) {
         self.take(id);
         self.deadlines.insert((waiting.deadline, id));
-        self.by_author.entry(waiting.author).or_default().insert(id);
+        let share = self.by_author.entry(waiting.author).or_default();
+        share.ids.insert(id);
+        share.bytes += waiting.bytes;
+        self.bytes += waiting.bytes;
         self.waiting.insert(id, waiting);
     }
 
@@ -64,9 +80,11 @@ impl Purgatory {
     pub fn take(&mut self, id: EventId) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         self.deadlines.remove(&(waiting.deadline, id));
-        if let Some(held) = self.by_author.get_mut(&waiting.author) {
-            held.remove(&id);
-            if held.is_empty() {
+        self.bytes -= waiting.bytes;
+        if let Some(share) = self.by_author.get_mut(&waiting.author) {
+            share.ids.remove(&id);
+            share.bytes -= waiting.bytes;
+            if share.ids.is_empty() {
                 self.by_author.remove(&waiting.author);
             }
         }
@@ -82,7 +100,7 @@ impl Purgatory {
     /// What an author has waiting that is not newer than `up_to`.
     #[must_use]
     pub fn of_author_until(&self, author: PublicKey, up_to: Timestamp) -> Vec<EventId> {
-        let held = self.by_author.get(&author).into_iter().flatten();
+        let held = self.by_author.get(&author).into_iter().flat_map(|share| &share.ids);
         held.filter(|id| self.waiting.get(id).is_some_and(|waiting| waiting.created_at <= up_to)).copied().collect()
     }
 

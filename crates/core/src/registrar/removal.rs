@@ -6,7 +6,7 @@ use super::policy;
 use super::purgatory::What;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::reason::{Refusal, Verdict};
-use crate::nostr::{kinds, supersedes};
+use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::Place;
 use crate::repo::{Announcement, Identifier, RepoId};
 
@@ -104,7 +104,7 @@ impl Registrar {
             kinds::ANNOUNCEMENT => {
                 let repo = RepoId { owner: event.author, identifier };
                 self.catalog.take_announcement(Place::Served, &repo, event.id);
-                self.family_changed(&repo);
+                self.changed.insert(repo.identifier);
             }
             kinds::STATE => {
                 self.catalog.drop_state(event.author, &identifier, event.id);
@@ -121,7 +121,7 @@ impl Registrar {
         match waiting.what {
             What::Announcement(repo) => {
                 self.catalog.take_announcement(Place::Held, &repo, id);
-                self.family_changed(&repo);
+                self.changed.insert(repo.identifier);
             }
             What::State(identifier) => {
                 self.catalog.drop_state(waiting.author, &identifier, id);
@@ -135,22 +135,29 @@ impl Registrar {
         }
     }
 
-    /// After a change of announcements: those that were accepted only because a hosted repository's chain reached their
-    /// author go with the last such chain (F7), and sync is told.
-    pub(super) fn family_changed(&mut self, repo: &RepoId) {
+    /// At the end of a step, once for each name whose announcements changed: those that were accepted only because
+    /// somebody named their author go with the last such name (F7), and sync and hunt are told.
+    pub(super) fn settle_changed(&mut self) {
         let strict = self.rules.strict_maintainers;
-        while let Some(family) = self.catalog.family(&repo.identifier) {
-            let lost = family.announcements().find_map(|(author, slots)| {
-                let served = slots.served.as_ref().filter(|served| !served.listed)?;
-                let anchored = family.hosts_of(*author, strict).any(|host| host != *author);
-                (!anchored).then_some((*author, served.stamp.id))
-            });
-            let Some((owner, id)) = lost else { break };
-            self.write(Write::Remove(id));
-            let gone = RepoId { owner, identifier: repo.identifier.clone() };
-            self.catalog.take_announcement(Place::Served, &gone, id);
-            self.wish(Output::Interest(gone));
+        for identifier in std::mem::take(&mut self.changed) {
+            // One that goes may have been another's reason to stay.
+            while let Some(family) = self.catalog.family(&identifier) {
+                let exceptions = family.announcements().filter_map(|(author, slots)| {
+                    let served = slots.served.as_ref().filter(|served| !served.listed)?;
+                    (!family.is_invited(*author, strict)).then_some((*author, served.stamp.id))
+                });
+                let lost: Vec<(PublicKey, EventId)> = exceptions.collect();
+                if lost.is_empty() {
+                    break;
+                }
+                for (owner, id) in lost {
+                    self.write(Write::Remove(id));
+                    let repo = RepoId { owner, identifier: identifier.clone() };
+                    self.catalog.take_announcement(Place::Served, &repo, id);
+                }
+            }
+            self.wish(Output::Interest(identifier.clone()));
+            self.wish(Output::Quarry(identifier));
         }
-        self.wish(Output::Interest(repo.clone()));
     }
 }

@@ -23,12 +23,17 @@ pub struct Announcement {
     pub relays: Vec<String>,
 }
 
+/// The first few URLs that are no longer than URLs are.
+pub(super) fn sensible<'a>(urls: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    urls.filter(|url| url.len() <= limits::MAX_URL_BYTES).take(limits::MAX_URLS)
+}
+
 impl Announcement {
     /// Reads an announcement; `None` if its `d` tag cannot name a repository.
     #[must_use]
     pub fn read(event: &Event, service: &Service) -> Option<Self> {
         let repo = RepoId { owner: event.pubkey, identifier: Identifier::new(event.tag("d")?)? };
-        let urls = |name| event.all_values(name).take(limits::MAX_URLS).map(str::to_owned).collect();
+        let urls = |name| sensible(event.all_values(name)).map(str::to_owned).collect();
         Some(Self {
             listed: service.is_listed(event, &repo),
             stamp: event.stamp(),

@@ -3,7 +3,9 @@
 //! Its size follows repositories. It changes when the registrar decides and is rebuilt from the store at boot and after
 //! a failed commit. Everything that shares an identifier is a [`Family`], because a state names only an identifier.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::announcement::Announcement;
 use super::id::{Identifier, RepoId};
@@ -77,6 +79,10 @@ pub struct Family {
     states: BTreeMap<PublicKey, States>,
     /// Who is named by whom: walked backwards from a state's author to the repositories it may speak for.
     named_by: BTreeMap<PublicKey, BTreeSet<PublicKey>>,
+    /// How many owners have a repository hosted here.
+    hosts: usize,
+    /// Maintainer sets that were asked for since an announcement that could change them changed.
+    sets: RefCell<BTreeMap<PublicKey, Arc<BTreeSet<PublicKey>>>>,
 }
 
 impl Family {
@@ -106,18 +112,37 @@ impl Family {
     /// Whether any repository of this name is hosted here.
     #[must_use]
     pub fn has_host(&self) -> bool {
-        self.announcements.values().any(|slots| slots.best().is_some_and(|announcement| announcement.listed))
+        self.hosts > 0
     }
 
     /// Who may say what the refs of `owner`'s repository are.
     #[must_use]
-    pub fn maintainers(&self, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
-        maintainers::set(owner, strict, |key| self.best(key).map(|announcement| &announcement.roles))
+    pub fn maintainers(&self, owner: PublicKey, strict: bool) -> Arc<BTreeSet<PublicKey>> {
+        let compute = || maintainers::set(owner, strict, |key| self.best(key).map(|announcement| &announcement.roles));
+        self.sets.borrow_mut().entry(owner).or_insert_with(|| Arc::new(compute())).clone()
     }
 
     /// The hosted repositories, by owner, that `author` may speak for.
     pub fn hosts_of(&self, author: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
-        // Backwards along "is named by" gives all candidates and, in a popular family, not many more.
+        // Whoever speaks for a repository is reached from it along names, so only those that reach the author count.
+        let reaching = self.reaching(author).into_iter();
+        reaching.filter(move |owner| self.is_hosted(*owner) && self.maintainers(*owner, strict).contains(&author))
+    }
+
+    /// Whether somebody who may speak for another's hosted repository names `author` as a maintainer (G1-08). Under the
+    /// reciprocal rule one is invited before one is a member.
+    #[must_use]
+    pub fn is_invited(&self, author: PublicKey, strict: bool) -> bool {
+        let listers = self.named_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
+        listers.into_iter().any(|lister| self.hosts_of(*lister, strict).any(|host| host != author))
+    }
+
+    fn best(&self, author: PublicKey) -> Option<&Announcement> {
+        self.announcements.get(&author)?.best()
+    }
+
+    /// All keys from which `author` can be reached along names, itself included.
+    fn reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
         let mut reached = BTreeSet::from([author]);
         let mut frontier = vec![author];
         while let Some(key) = frontier.pop() {
@@ -128,23 +153,21 @@ impl Family {
             }
         }
         reached
-            .into_iter()
-            .filter(move |owner| self.is_hosted(*owner) && self.maintainers(*owner, strict).contains(&author))
     }
 
-    fn best(&self, author: PublicKey) -> Option<&Announcement> {
-        self.announcements.get(&author)?.best()
-    }
-
-    /// Changes one author's announcements and keeps `named_by` true.
-    fn change<R>(&mut self, author: PublicKey, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> R {
+    /// Changes one author's announcements and keeps everything that is derived from them true. Also gives who is named
+    /// now and was not before, and the reverse.
+    fn change<R>(&mut self, author: PublicKey, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> Changed<R> {
         let slots = self.announcements.entry(author).or_default();
         let before = named(slots.best());
+        let was_hosted = slots.best().is_some_and(|announcement| announcement.listed);
         let result = change(slots);
         let after = named(slots.best());
+        let is_hosted = slots.best().is_some_and(|announcement| announcement.listed);
         if slots.is_empty() {
             self.announcements.remove(&author);
         }
+        self.hosts = self.hosts + usize::from(is_hosted) - usize::from(was_hosted);
         for key in before.difference(&after) {
             if let Some(listers) = self.named_by.get_mut(key) {
                 listers.remove(&author);
@@ -156,12 +179,22 @@ impl Family {
         for key in after.difference(&before) {
             self.named_by.entry(*key).or_default().insert(author);
         }
-        result
+        // Only the sets of repositories from which the author is reached can have changed.
+        let reaching = self.reaching(author);
+        self.sets.get_mut().retain(|owner, _| !reaching.contains(owner));
+        Changed { result, added: &after - &before, removed: &before - &after }
     }
 
     fn is_empty(&self) -> bool {
         self.announcements.is_empty() && self.states.is_empty()
     }
+}
+
+/// What came of a change of announcements.
+struct Changed<R> {
+    result: R,
+    added: BTreeSet<PublicKey>,
+    removed: BTreeSet<PublicKey>,
 }
 
 fn named(announcement: Option<&Announcement>) -> BTreeSet<PublicKey> {
@@ -174,6 +207,8 @@ pub struct Catalog {
     families: BTreeMap<Identifier, Family>,
     /// Which families an author has something in, so that a vanishing author is found.
     by_author: BTreeMap<PublicKey, BTreeSet<Identifier>>,
+    /// In how many announcements a key is named as a maintainer.
+    named: BTreeMap<PublicKey, usize>,
 }
 
 impl Catalog {
@@ -206,16 +241,12 @@ impl Catalog {
     /// Puts an announcement in its place and gives back what stood there.
     pub fn put_announcement(&mut self, place: Place, announcement: Announcement) -> Option<Announcement> {
         let repo = announcement.repo.clone();
-        self.edit(repo.owner, &repo.identifier, |family| {
-            family.change(repo.owner, |slots| slots.slot(place).replace(announcement))
-        })
+        self.change(&repo, |slots| slots.slot(place).replace(announcement))
     }
 
     /// Takes an announcement away if it still stands there.
     pub fn take_announcement(&mut self, place: Place, repo: &RepoId, id: EventId) -> Option<Announcement> {
-        self.edit(repo.owner, &repo.identifier, |family| {
-            family.change(repo.owner, |slots| slots.slot(place).take_if(|announcement| announcement.stamp.id == id))
-        })
+        self.change(repo, |slots| slots.slot(place).take_if(|announcement| announcement.stamp.id == id))
     }
 
     /// Notes a held state. Gives back the oldest if there are too many side by side.
@@ -291,6 +322,28 @@ impl Catalog {
             );
         }
         found
+    }
+
+    /// Whether any announcement here names a key as a maintainer.
+    #[must_use]
+    pub fn is_named(&self, key: PublicKey) -> bool {
+        self.named.contains_key(&key)
+    }
+
+    fn change<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> R {
+        let changed = self.edit(repo.owner, &repo.identifier, |family| family.change(repo.owner, change));
+        for key in changed.added {
+            *self.named.entry(key).or_default() += 1;
+        }
+        for key in changed.removed {
+            if let Some(count) = self.named.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.named.remove(&key);
+                }
+            }
+        }
+        changed.result
     }
 
     fn edit<R>(&mut self, author: PublicKey, identifier: &Identifier, edit: impl FnOnce(&mut Family) -> R) -> R {

@@ -46,12 +46,20 @@ impl Roles {
         Self::Tagged { leads: active(&["M"]), members, author_active }
     }
 
-    /// The keys that are named as maintainers.
+    /// The keys that are named as maintainers, sorted.
     #[must_use]
     pub fn members(&self) -> &[PublicKey] {
         match self {
             Self::Plain(members) | Self::Tagged { members, .. } => members,
         }
+    }
+
+    fn lists(&self, key: PublicKey) -> bool {
+        self.members().binary_search(&key).is_ok()
+    }
+
+    fn lists_any(&self, keys: &BTreeSet<PublicKey>) -> bool {
+        self.members().iter().any(|key| keys.contains(key))
     }
 
     fn has_left(&self) -> bool {
@@ -86,43 +94,51 @@ fn is_active(boundaries: &[String]) -> bool {
     boundaries.iter().all(is_number) && (boundaries.is_empty() || boundaries.len() % 2 == 1)
 }
 
+/// Each key once, sorted; no more than one announcement may name.
 fn distinct(keys: impl Iterator<Item = PublicKey>) -> Vec<PublicKey> {
     let mut seen = BTreeSet::new();
-    keys.filter(|key| seen.insert(*key)).take(limits::MAX_MAINTAINERS).collect()
+    let mut keys: Vec<PublicKey> = keys.filter(|key| seen.insert(*key)).take(limits::MAX_NAMED).collect();
+    keys.sort_unstable();
+    keys
 }
 
 /// The maintainer set of the repository `owner` announced, where `roles` gives the roles in the best announcement that a
 /// key has of the same name. Empty if the announcement's lead cannot be found (fail closed).
+///
+/// Every key is looked at once, those that were invited and have not listed a member back yet once more for each new
+/// member: the work is bounded by the square of [`limits::MAX_MAINTAINERS`], whatever strangers announce.
 #[must_use]
 pub fn set<'a>(owner: PublicKey, strict: bool, roles: impl Fn(PublicKey) -> Option<&'a Roles>) -> BTreeSet<PublicKey> {
     let Some(root) = lead(owner, &roles) else { return BTreeSet::new() };
     let mut members = BTreeSet::from([root]);
-    // Each round looks at every member again, because a reciprocal candidate may become one later than its lister.
-    loop {
-        let before = members.len();
-        for member in members.clone() {
-            let Some(list) = roles(member) else { continue };
-            for candidate in list.members() {
-                if members.len() == limits::MAX_MAINTAINERS {
-                    return members;
-                }
-                let own = roles(*candidate);
-                let counts = if own.is_some_and(Roles::has_left) {
-                    false
-                } else if list.is_reciprocal(strict) {
-                    own.is_some_and(|own| own.members().iter().any(|key| members.contains(key)))
-                } else {
-                    true
-                };
-                if counts {
-                    members.insert(*candidate);
-                }
+    let mut fresh = vec![root];
+    let mut invited: BTreeSet<PublicKey> = BTreeSet::new();
+    while let Some(member) = fresh.pop() {
+        let Some(list) = roles(member) else { continue };
+        let mut joining = Vec::new();
+        for candidate in list.members().iter().filter(|key| !members.contains(key)) {
+            let own = roles(*candidate);
+            if own.is_some_and(Roles::has_left) {
+                continue;
+            }
+            if !list.is_reciprocal(strict) || own.is_some_and(|own| own.lists_any(&members)) {
+                joining.push(*candidate);
+            } else if invited.len() < limits::MAX_MAINTAINERS {
+                invited.insert(*candidate);
             }
         }
-        if members.len() == before {
-            return members;
+        while let Some(key) = joining.pop() {
+            if members.len() == limits::MAX_MAINTAINERS {
+                return members;
+            }
+            if members.insert(key) {
+                fresh.push(key);
+                invited.remove(&key);
+                joining.extend(invited.iter().filter(|waiting| roles(**waiting).is_some_and(|own| own.lists(key))));
+            }
         }
     }
+    members
 }
 
 /// Where the walk begins: the owner, or whom its announcement names as the one lead (§2.6.3).

@@ -20,9 +20,9 @@ impl PullRequest {
     /// Reads a pull request; `None` without a commit.
     #[must_use]
     pub fn read(event: &Event) -> Option<Self> {
-        let tip = event
-            .tag("c")
-            .filter(|tip| !tip.is_empty() && tip.len() <= 64 && tip.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        let tip = event.tag("c").filter(|tip| {
+            !tip.is_empty() && tip.len() <= 64 && tip.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        })?;
         let targets = event
             .values("a")
             .take(limits::MAX_REFERENCES)
@@ -30,7 +30,7 @@ impl PullRequest {
             .filter(|coordinate| coordinate.kind == kinds::ANNOUNCEMENT)
             .filter_map(|coordinate| RepoId::of(&coordinate))
             .collect();
-        let clone = event.all_values("clone").take(limits::MAX_URLS).map(str::to_owned).collect();
+        let clone = super::announcement::sensible(event.all_values("clone")).map(str::to_owned).collect();
         Some(Self { tip: tip.to_owned(), targets, clone })
     }
 }

@@ -7,7 +7,8 @@ use crate::limits;
 #[must_use]
 pub fn is_valid(name: &str) -> bool {
     let bad_character = |c: char| c.is_ascii_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
-    !name.contains(bad_character)
+    name.len() <= limits::MAX_REF_BYTES
+        && !name.contains(bad_character)
         && !name.contains("..")
         && !name.contains("@{")
         && !name.ends_with('.')
@@ -48,6 +49,7 @@ mod tests {
             assert!(is_valid(good), "{good}");
         }
         let long = format!("refs/heads/{}", "x".repeat(201));
+        let longer = format!("refs/heads/{}", "x/".repeat(600) + "x");
         for bad in [
             "HEAD",
             "refs/heads/",
@@ -70,6 +72,7 @@ mod tests {
             "refs/heads/a\u{7f}",
             "refs/heads/a\nb",
             &long,
+            &longer,
         ] {
             assert!(!is_valid(bad), "{bad}");
         }

@@ -33,12 +33,12 @@ impl State {
             let [name, value, ..] = tag.as_slice() else { continue };
             if name == "HEAD" {
                 // Written as `ref: refs/heads/x` and, in the wild, bare.
-                head = Some(value.strip_prefix("ref: ").unwrap_or(value).to_owned());
+                head.get_or_insert_with(|| value.strip_prefix("ref: ").unwrap_or(value).to_owned());
             } else if is_branch_or_tag(name) && !name.ends_with("^{}") && !value.starts_with("ref: ") {
                 refs.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
-        let head = head.filter(|branch| refs.contains_key(branch));
+        let head = head.filter(|branch| branch.starts_with("refs/heads/") && refs.contains_key(branch));
         Some(Self { author: event.pubkey, identifier, stamp: event.stamp(), refs, head })
     }
 

@@ -48,32 +48,23 @@ impl FromStr for Cidr {
             Some((address, length)) => (address, Some(length)),
             None => (text, None),
         };
-        let address: IpAddr = address
-            .parse()
-            .map_err(|_| "is not an IP network such as 10.0.0.0/8 or fd00::/8")?;
+        let address: IpAddr = address.parse().map_err(|_| "is not an IP network such as 10.0.0.0/8 or fd00::/8")?;
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match length {
             None => bits,
-            Some(length)
-                if !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit()) =>
-            {
-                length
-                    .parse()
-                    .ok()
-                    .filter(|prefix| *prefix <= bits)
-                    .ok_or(match bits {
-                        32 => "has a prefix longer than the 32 bits of IPv4",
-                        _ => "has a prefix longer than the 128 bits of IPv6",
-                    })?
+            Some(length) if !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit()) => {
+                length.parse().ok().filter(|prefix| *prefix <= bits).ok_or(match bits {
+                    32 => "has a prefix longer than the 32 bits of IPv4",
+                    _ => "has a prefix longer than the 128 bits of IPv6",
+                })?
             }
             Some(_) => return Err("has no number after the `/`"),
         };
         let network = mask(address, prefix);
         Ok(match network.to_canonical() {
-            IpAddr::V4(v4) if network.is_ipv6() && prefix >= 96 => Cidr {
-                network: IpAddr::V4(v4),
-                prefix: prefix - 96,
-            },
+            IpAddr::V4(v4) if network.is_ipv6() && prefix >= 96 => {
+                Cidr { network: IpAddr::V4(v4), prefix: prefix - 96 }
+            }
             _ => Cidr { network, prefix },
         })
     }
@@ -114,11 +105,7 @@ mod tests {
             ("::/0", "10.0.0.1", false),
         ] {
             let cidr: Cidr = network.parse().expect(network);
-            assert_eq!(
-                cidr.contains(address.parse().expect(address)),
-                expected,
-                "{network} {address}"
-            );
+            assert_eq!(cidr.contains(address.parse().expect(address)), expected, "{network} {address}");
         }
     }
 

@@ -66,9 +66,7 @@ pub(crate) fn command() -> Command {
         .after_long_help(format!("{EXAMPLES}\n\n{PRECEDENCE}"))
         .arg(file)
         .args(SETTINGS.iter().filter_map(argument))
-        .subcommand(
-            Command::new("serve").about("Serve repositories and events (this is the default)"),
-        )
+        .subcommand(Command::new("serve").about("Serve repositories and events (this is the default)"))
         .subcommand(config)
 }
 
@@ -82,16 +80,8 @@ fn argument(setting: &'static Setting) -> Option<Arg> {
     if let Some(default) = setting.default.shown() {
         notes.push_str(&format!(" [default: {default}]"));
     }
-    let summary = setting
-        .help
-        .split_once(". ")
-        .map_or(setting.help, |(first, _)| first)
-        .trim_end_matches('.');
-    let action = if matches!(setting.shape, Shape::Networks) {
-        ArgAction::Append
-    } else {
-        ArgAction::Set
-    };
+    let summary = setting.help.split_once(". ").map_or(setting.help, |(first, _)| first).trim_end_matches('.');
+    let action = if matches!(setting.shape, Shape::Networks) { ArgAction::Append } else { ArgAction::Set };
     Some(
         Arg::new(setting.name)
             .long(flag)
@@ -107,21 +97,11 @@ fn argument(setting: &'static Setting) -> Option<Arg> {
 /// What the command line said about settings.
 pub(crate) fn flags(matches: &ArgMatches) -> Flags {
     let given = |name: &'static str| {
-        let texts: Vec<&str> = matches
-            .try_get_many::<String>(name)
-            .ok()??
-            .map(String::as_str)
-            .collect();
+        let texts: Vec<&str> = matches.try_get_many::<String>(name).ok()??.map(String::as_str).collect();
         Some(texts.join(","))
     };
-    let settings = SETTINGS
-        .iter()
-        .filter_map(|setting| Some((setting.name, given(setting.name)?)))
-        .collect();
-    Flags {
-        settings,
-        file: given(FILE),
-    }
+    let settings = SETTINGS.iter().filter_map(|setting| Some((setting.name, given(setting.name)?))).collect();
+    Flags { settings, file: given(FILE) }
 }
 
 #[cfg(test)]
@@ -147,11 +127,7 @@ mod tests {
         ] {
             let matches = parse(line).expect(line);
             let flags = flags(&matches);
-            let settings: Vec<_> = flags
-                .settings
-                .iter()
-                .map(|(name, text)| (*name, text.as_str()))
-                .collect();
+            let settings: Vec<_> = flags.settings.iter().map(|(name, text)| (*name, text.as_str())).collect();
             assert_eq!(settings, [("DOMAIN", "a")], "{line}");
             assert_eq!(flags.file.as_deref(), Some("b"), "{line}");
         }
@@ -159,20 +135,13 @@ mod tests {
 
     #[test]
     fn a_list_can_be_given_piece_by_piece() {
-        let matches = parse("graspd --trusted-proxy-cidrs ::1 --trusted-proxy-cidrs 10.0.0.0/8")
-            .expect("correct");
-        assert_eq!(
-            flags(&matches).settings["TRUSTED_PROXY_CIDRS"],
-            "::1,10.0.0.0/8"
-        );
+        let matches = parse("graspd --trusted-proxy-cidrs ::1 --trusted-proxy-cidrs 10.0.0.0/8").expect("correct");
+        assert_eq!(flags(&matches).settings["TRUSTED_PROXY_CIDRS"], "::1,10.0.0.0/8");
     }
 
     #[test]
     fn the_owner_key_cannot_be_an_argument() {
-        for line in [
-            "graspd --relay-owner-nsec nsec1hush",
-            "graspd serve --relay-owner-nsec=nsec1hush",
-        ] {
+        for line in ["graspd --relay-owner-nsec nsec1hush", "graspd serve --relay-owner-nsec=nsec1hush"] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2);
             assert!(!error.to_string().contains("hush"), "{error}");
@@ -186,13 +155,7 @@ mod tests {
             let variable = setting.variable();
             assert!(help.contains(&variable), "{variable}");
         }
-        for expected in [
-            "Examples:",
-            "graspd config",
-            "The first that has it wins",
-            "has no flag",
-            "Relay limits:",
-        ] {
+        for expected in ["Examples:", "graspd config", "The first that has it wins", "has no flag", "Relay limits:"] {
             assert!(help.contains(expected), "{expected}");
         }
     }

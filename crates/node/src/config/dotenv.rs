@@ -32,15 +32,9 @@ impl DotEnv {
             if !assignment.starts_with(PREFIX) {
                 continue;
             }
-            let origin = Origin::DotEnv {
-                path: path.clone(),
-                line: number,
-            };
+            let origin = Origin::DotEnv { path: path.clone(), line: number };
             let Some((name, rest)) = assignment.split_once('=') else {
-                problems.push(Problem::new(
-                    origin.to_string(),
-                    "has no `=` after the name of the variable",
-                ));
+                problems.push(Problem::new(origin.to_string(), "has no `=` after the name of the variable"));
                 continue;
             };
             let name = name.trim_end();
@@ -62,18 +56,11 @@ fn value(text: &str) -> Result<String, &'static str> {
         Some(quote @ ('"' | '\'')) => {
             let (value, rest) = quoted(characters.as_str(), quote)?;
             let rest = rest.trim_start();
-            if rest.is_empty() || rest.starts_with('#') {
-                Ok(value)
-            } else {
-                Err("has text after the closing quote")
-            }
+            if rest.is_empty() || rest.starts_with('#') { Ok(value) } else { Err("has text after the closing quote") }
         }
         Some('#') | None => Ok(String::new()),
         Some(_) => {
-            let end = text
-                .match_indices('#')
-                .find(|(at, _)| text[..*at].ends_with([' ', '\t']))
-                .map(|(at, _)| at);
+            let end = text.match_indices('#').find(|(at, _)| text[..*at].ends_with([' ', '\t'])).map(|(at, _)| at);
             Ok(text[..end.unwrap_or(text.len())].trim_end().to_owned())
         }
     }
@@ -106,10 +93,7 @@ mod tests {
 
     fn parse(text: &str) -> (DotEnv, Vec<Problem>) {
         let mut problems = Vec::new();
-        (
-            DotEnv::parse(PathBuf::from(".env"), text, &mut problems),
-            problems,
-        )
+        (DotEnv::parse(PathBuf::from(".env"), text, &mut problems), problems)
     }
 
     #[test]
@@ -128,10 +112,7 @@ mod tests {
             ("NGIT_X=a=b", "a=b"),
             ("NGIT_X=$HOME", "$HOME"),
             ("NGIT_X='single # \\n $HOME'", "single # \\n $HOME"),
-            (
-                r#"NGIT_X=" kept \" \\ \n\t\q" # comment"#,
-                " kept \" \\ \n\t\\q",
-            ),
+            (r#"NGIT_X=" kept \" \\ \n\t\q" # comment"#, " kept \" \\ \n\t\\q"),
             ("NGIT_X=\"\"", ""),
             ("NGIT_X=it's", "it's"),
         ] {
@@ -147,10 +128,7 @@ mod tests {
             "# NGIT_A=1\n\nOTHER='open\nexported NGIT_B=2\r\n-----BEGIN-----\n\u{a0}\nNGIT_C=3\r\nNGIT_C=\"4\"\r\n",
         );
         assert_eq!(problems, []);
-        assert_eq!(
-            file.entries.into_iter().collect::<Vec<_>>(),
-            [("NGIT_C".to_owned(), ("4".to_owned(), 8))]
-        );
+        assert_eq!(file.entries.into_iter().collect::<Vec<_>>(), [("NGIT_C".to_owned(), ("4".to_owned(), 8))]);
     }
 
     #[test]

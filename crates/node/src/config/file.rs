@@ -34,17 +34,12 @@ impl File {
             }
             Err(error) => {
                 // The error's own display would quote the line, which may hold a secret.
-                let line = error
-                    .span()
-                    .map(|span| 1 + text[..span.start].matches('\n').count());
+                let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
                 let place = match line {
                     Some(line) => format!("{} line {line}", path.display()),
                     None => path.display().to_string(),
                 };
-                problems.push(Problem::new(
-                    place,
-                    format!("is not valid TOML: {}", error.message()),
-                ));
+                problems.push(Problem::new(place, format!("is not valid TOML: {}", error.message())));
             }
         }
         File { path, entries }
@@ -60,9 +55,7 @@ fn setting(key: &str, value: &toml::Value) -> Result<(&'static str, String), Str
         }
         return Err(match (suggest::nearest(key), value) {
             (Some(near), _) => format!("is not a setting; did you mean `{}`?", near.key()),
-            (None, toml::Value::Table(_)) => {
-                "is a table; settings stand at the top level of the file".to_owned()
-            }
+            (None, toml::Value::Table(_)) => "is a table; settings stand at the top level of the file".to_owned(),
             (None, _) => "is not a setting; `graspd config --reference` lists them all".to_owned(),
         });
     };
@@ -103,11 +96,7 @@ mod tests {
              relay_description = '''\nTwo\nlines'''\n",
         );
         assert_eq!(problems, [""; 0]);
-        let entries: Vec<_> = file
-            .entries
-            .iter()
-            .map(|(name, text)| (*name, text.as_str()))
-            .collect();
+        let entries: Vec<_> = file.entries.iter().map(|(name, text)| (*name, text.as_str())).collect();
         assert_eq!(
             entries,
             [
@@ -140,16 +129,10 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_reported_without_its_text() {
-        for text in [
-            "a = 1\nrelay_owner_nsec = nsec1hush\n",
-            "a = 1\nrelay_owner_nsec = 'nsec1hush\n",
-        ] {
+        for text in ["a = 1\nrelay_owner_nsec = nsec1hush\n", "a = 1\nrelay_owner_nsec = 'nsec1hush\n"] {
             let (_, problems) = parse(text);
             assert_eq!(problems.len(), 1, "{problems:?}");
-            assert!(
-                problems[0].starts_with("graspd.toml line 2: is not valid TOML: "),
-                "{problems:?}"
-            );
+            assert!(problems[0].starts_with("graspd.toml line 2: is not valid TOML: "), "{problems:?}");
             assert!(!problems[0].contains("hush"), "{problems:?}");
         }
     }

@@ -169,18 +169,11 @@ impl Config {
 
     /// Where the value of a setting came from.
     fn origin(&self, name: &str) -> &Origin {
-        self.effective
-            .iter()
-            .find(|effective| effective.name == name)
-            .map_or(&Origin::Default, |found| &found.origin)
+        self.effective.iter().find(|effective| effective.name == name).map_or(&Origin::Default, |found| &found.origin)
     }
 
     fn restate(&mut self, name: &str, value: String) {
-        if let Some(effective) = self
-            .effective
-            .iter_mut()
-            .find(|effective| effective.name == name)
-        {
+        if let Some(effective) = self.effective.iter_mut().find(|effective| effective.name == name) {
             effective.value = value;
         }
     }

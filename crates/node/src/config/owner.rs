@@ -17,30 +17,23 @@ use super::{Config, OWNER_FILE};
 pub(crate) fn owner_keys(config: &Config) -> anyhow::Result<Keys> {
     if let Some(secret) = &config.owner_secret {
         // The cause is dropped on purpose here and below, because it may repeat a part of the key.
-        return Keys::parse(secret.reveal())
-            .map_err(|_| anyhow!("RELAY_OWNER_NSEC is not a private key"));
+        return Keys::parse(secret.reveal()).map_err(|_| anyhow!("RELAY_OWNER_NSEC is not a private key"));
     }
     let path = config.relay_data_path.join(OWNER_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => {
             warn_when_open(&path);
             Keys::parse(text.trim()).map_err(|_| {
-                anyhow!(
-                    "{} does not hold a private key; restore it, or remove it to get a new one",
-                    path.display()
-                )
+                anyhow!("{} does not hold a private key; restore it, or remove it to get a new one", path.display())
             })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let keys = Keys::generate();
-            keep(&keys, &path)
-                .with_context(|| format!("cannot store a new owner key in {}", path.display()))?;
+            keep(&keys, &path).with_context(|| format!("cannot store a new owner key in {}", path.display()))?;
             tracing::info!(path = %path.display(), "generated the key of the relay's owner");
             Ok(keys)
         }
-        Err(error) => {
-            Err(error).with_context(|| format!("cannot read the owner key in {}", path.display()))
-        }
+        Err(error) => Err(error).with_context(|| format!("cannot read the owner key in {}", path.display())),
     }
 }
 
@@ -65,11 +58,7 @@ fn keep(keys: &Keys, path: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     writeln!(file, "{}", keys.secret_key().to_bech32()?)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
@@ -88,13 +77,9 @@ mod tests {
     fn config(folder: &Path, variables: &[(&str, &str)]) -> Config {
         let relay = folder.join("relay");
         let git = folder.join("git");
-        let flags = [
-            ("RELAY_DATA_PATH", relay.to_str().expect("text")),
-            ("GIT_DATA_PATH", git.to_str().expect("text")),
-        ];
-        resolve(&gather(&flags, variables, &[]))
-            .expect("correct")
-            .config
+        let flags =
+            [("RELAY_DATA_PATH", relay.to_str().expect("text")), ("GIT_DATA_PATH", git.to_str().expect("text"))];
+        resolve(&gather(&flags, variables, &[])).expect("correct").config
     }
 
     #[test]
@@ -103,23 +88,11 @@ mod tests {
         let config = config(folder.path(), &[]);
         let first = owner_keys(&config).expect("generated");
         let path = config.relay_data_path.join(OWNER_FILE);
-        assert_eq!(
-            fs::metadata(&path).expect("written").permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&path).expect("written").permissions().mode() & 0o777, 0o600);
         let text = fs::read_to_string(&path).expect("readable");
         assert!(text.starts_with("nsec1") && text.ends_with('\n'));
-        assert_eq!(
-            owner_keys(&config).expect("read").public_key(),
-            first.public_key()
-        );
-        assert_eq!(
-            fs::read_dir(&config.relay_data_path)
-                .expect("a folder")
-                .count(),
-            1,
-            "no draft is left"
-        );
+        assert_eq!(owner_keys(&config).expect("read").public_key(), first.public_key());
+        assert_eq!(fs::read_dir(&config.relay_data_path).expect("a folder").count(), 1, "no draft is left");
     }
 
     #[test]
@@ -127,35 +100,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let config = config(folder.path(), &[]);
         fs::create_dir_all(&config.relay_data_path).expect("a folder");
-        fs::write(
-            config.relay_data_path.join(".relay-owner.nsec.new"),
-            "nsec1half",
-        )
-        .expect("a draft");
+        fs::write(config.relay_data_path.join(".relay-owner.nsec.new"), "nsec1half").expect("a draft");
         let keys = owner_keys(&config).expect("generated");
-        assert_eq!(
-            owner_keys(&config).expect("read").public_key(),
-            keys.public_key()
-        );
-        assert_eq!(
-            fs::read_dir(&config.relay_data_path)
-                .expect("a folder")
-                .count(),
-            1
-        );
+        assert_eq!(owner_keys(&config).expect("read").public_key(), keys.public_key());
+        assert_eq!(fs::read_dir(&config.relay_data_path).expect("a folder").count(), 1);
     }
 
     #[test]
     fn a_given_key_writes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let config = config(folder.path(), &[("NGIT_RELAY_OWNER_NSEC", KEY)]);
-        assert_eq!(
-            owner_keys(&config)
-                .expect("given")
-                .secret_key()
-                .to_secret_hex(),
-            KEY
-        );
+        assert_eq!(owner_keys(&config).expect("given").secret_key().to_secret_hex(), KEY);
         assert!(!config.relay_data_path.exists());
     }
 
@@ -167,10 +122,7 @@ mod tests {
         for text in ["", "nsec1hush"] {
             fs::write(config.relay_data_path.join(OWNER_FILE), text).expect("written");
             let shown = format!("{:?}", owner_keys(&config).expect_err("damaged"));
-            assert!(
-                shown.contains("does not hold a private key") && !shown.contains("hush"),
-                "{shown}"
-            );
+            assert!(shown.contains("does not hold a private key") && !shown.contains("hush"), "{shown}");
         }
     }
 }

@@ -8,12 +8,9 @@ use super::problem::quote;
 
 /// An IP address with a port.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.trim().parse().map_err(|_| {
-        format!(
-            "{} is not an IP address with a port, such as 127.0.0.1:7334 or [::]:7334",
-            quote(text)
-        )
-    })
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{} is not an IP address with a port, such as 127.0.0.1:7334 or [::]:7334", quote(text)))
 }
 
 /// A host with an optional port, in lower case.
@@ -33,18 +30,13 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
         return wrong("has a path; give only the host here, and the path as BASE_PATH");
     }
     if let Ok(bare) = text.parse::<Ipv6Addr>() {
-        return wrong(&format!(
-            "is an IPv6 address without brackets; write [{bare}]"
-        ));
+        return wrong(&format!("is an IPv6 address without brackets; write [{bare}]"));
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
-    let host = match host
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-    {
+    let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(inside) => match inside.parse::<Ipv6Addr>() {
             Ok(v6) => format!("[{v6}]"),
             Err(_) => return wrong("has brackets around something that is no IPv6 address"),
@@ -56,9 +48,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     match port {
         None => Ok(host),
         Some(port) => match port.parse::<u16>() {
-            Ok(number @ 1..) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Ok(format!("{host}:{number}"))
-            }
+            Ok(number @ 1..) if port.bytes().all(|byte| byte.is_ascii_digit()) => Ok(format!("{host}:{number}")),
             _ => wrong("has a port that is not a number from 1 to 65535"),
         },
     }
@@ -68,9 +58,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
 fn is_host_name(host: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -105,9 +93,7 @@ pub(crate) fn base_path(text: &str) -> Result<String, String> {
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
         if !segment.bytes().all(plain) {
-            return wrong(
-                "has a character that a plain URL path cannot have, such as a space, `%`, `?` or `#`",
-            );
+            return wrong("has a character that a plain URL path cannot have, such as a space, `%`, `?` or `#`");
         }
     }
     Ok(text.to_owned())
@@ -124,11 +110,7 @@ pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
             Err(why) => wrong.push(format!("{} {why}", quote(item))),
         }
     }
-    if wrong.is_empty() {
-        Ok(networks)
-    } else {
-        Err(wrong.join("; "))
-    }
+    if wrong.is_empty() { Ok(networks) } else { Err(wrong.join("; ")) }
 }
 
 /// A log level, or a list of levels for parts of the program. A part without a level is refused although the log
@@ -137,35 +119,22 @@ pub(crate) fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let is_part = |word: &str| {
-        !word.is_empty()
-            && word
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"_:-".contains(&byte))
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:-".contains(&byte))
     };
-    let right = text
-        .split(',')
-        .map(str::trim)
-        .all(|directive| match directive.split_once('=') {
-            Some((part, level)) => is_part(part) && is_level(level),
-            None => is_level(directive),
-        });
+    let right = text.split(',').map(str::trim).all(|directive| match directive.split_once('=') {
+        Some((part, level)) => is_part(part) && is_level(level),
+        None => is_level(directive),
+    });
     if right {
         return Ok(text.split(',').map(str::trim).collect::<Vec<_>>().join(","));
     }
-    Err(format!(
-        "{} is not one of {}, nor a list such as info,graspd::http=debug",
-        quote(text),
-        LEVELS.join(", ")
-    ))
+    Err(format!("{} is not one of {}, nor a list such as info,graspd::http=debug", quote(text), LEVELS.join(", ")))
 }
 
 /// A whole number within a range.
 pub(crate) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
     let digits = text.trim();
-    let number = digits
-        .parse::<u64>()
-        .ok()
-        .filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let number = digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
     number
         .filter(|number| (min..=max).contains(number))
         .and_then(|number| T::try_from(number).ok())
@@ -179,10 +148,7 @@ pub(crate) fn line(text: &str) -> Result<String, String> {
         return Err("is empty".to_owned());
     }
     if line.chars().any(char::is_control) {
-        return Err(format!(
-            "{} has a line break or another control character",
-            quote(line)
-        ));
+        return Err(format!("{} has a line break or another control character", quote(line)));
     }
     Ok(line.to_owned())
 }
@@ -292,36 +258,17 @@ mod tests {
     #[test]
     fn lists_of_networks() {
         assert_eq!(networks(""), Ok(Vec::new()));
-        assert_eq!(
-            networks(" 10.0.0.0/8 ,::1,\n192.0.2.1 ").map(|list| list.len()),
-            Ok(3)
-        );
+        assert_eq!(networks(" 10.0.0.0/8 ,::1,\n192.0.2.1 ").map(|list| list.len()), Ok(3));
         let message = networks("10.0.0.0/8,x,10.0.0.0/40").expect_err("two are wrong");
-        assert!(
-            message.contains("`x` is not") && message.contains("`10.0.0.0/40` has a prefix"),
-            "{message}"
-        );
+        assert!(message.contains("`x` is not") && message.contains("`10.0.0.0/40` has a prefix"), "{message}");
     }
 
     #[test]
     fn log_levels() {
-        for text in [
-            "info",
-            "WARN",
-            "info,graspd::http=debug",
-            "off, hyper=error",
-        ] {
+        for text in ["info", "WARN", "info,graspd::http=debug", "off, hyper=error"] {
             assert!(log_level(text).is_ok(), "{text}");
         }
-        for text in [
-            "",
-            "inof",
-            "info,",
-            "info,graspd",
-            "=debug",
-            "graspd=loud",
-            "a b=info",
-        ] {
+        for text in ["", "inof", "info,", "info,graspd", "=debug", "graspd=loud", "a b=info"] {
             assert!(log_level(text).is_err(), "{text}");
         }
     }
@@ -329,33 +276,18 @@ mod tests {
     #[test]
     fn numbers() {
         assert_eq!(number::<u8>(" 7 ", 1, 9), Ok(7));
-        for text in [
-            "",
-            "0",
-            "10",
-            "+7",
-            "-1",
-            "7.0",
-            "x",
-            "99999999999999999999999",
-        ] {
+        for text in ["", "0", "10", "+7", "-1", "7.0", "x", "99999999999999999999999"] {
             let message = number::<u8>(text, 1, 9).expect_err(text);
-            assert!(
-                message.ends_with("is not a whole number from 1 to 9"),
-                "{message}"
-            );
+            assert!(message.ends_with("is not a whole number from 1 to 9"), "{message}");
         }
     }
 
     #[test]
     fn folders() {
         let here = Path::new("/srv/x");
-        for (text, expected) in [
-            ("./data/git", "/srv/x/data/git"),
-            ("/a/./b/../c/", "/a/c"),
-            ("..", "/srv"),
-            ("a b", "/srv/x/a b"),
-        ] {
+        for (text, expected) in
+            [("./data/git", "/srv/x/data/git"), ("/a/./b/../c/", "/a/c"), ("..", "/srv"), ("a b", "/srv/x/a b")]
+        {
             assert_eq!(folder(text, here), Ok(PathBuf::from(expected)), "{text}");
         }
         assert!(folder("", here).is_err());

@@ -70,10 +70,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Problem {
-            place: place.into(),
-            message: message.into(),
-        }
+        Problem { place: place.into(), message: message.into() }
     }
 }
 
@@ -103,11 +100,7 @@ impl fmt::Display for ConfigErrors {
 /// A value inside a message: bounded, and without characters that could disturb a terminal.
 pub(crate) fn quote(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().count() > SHOWN {
         shown.push('…');
     }
@@ -126,13 +119,7 @@ mod tests {
 
     #[test]
     fn errors_are_listed_one_per_line() {
-        let errors = ConfigErrors(vec![
-            Problem::new("--a", "is bad"),
-            Problem::new("NGIT_B", "is worse"),
-        ]);
-        assert_eq!(
-            errors.to_string(),
-            "the settings have 2 errors:\n  --a: is bad\n  NGIT_B: is worse"
-        );
+        let errors = ConfigErrors(vec![Problem::new("--a", "is bad"), Problem::new("NGIT_B", "is worse")]);
+        assert_eq!(errors.to_string(), "the settings have 2 errors:\n  --a: is bad\n  NGIT_B: is worse");
     }
 }

@@ -12,15 +12,9 @@ use super::{Config, Effective, Loaded, OWNER_FILE, Policy, Secret, parse, sugges
 
 /// Understands all settings, or says everything that is wrong with them.
 pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
-    let mut reader = Reader {
-        sources,
-        problems: sources.problems.clone(),
-        effective: BTreeMap::new(),
-    };
+    let mut reader = Reader { sources, problems: sources.problems.clone(), effective: BTreeMap::new() };
 
-    let bind = reader
-        .take("BIND_ADDRESS", parse::address)
-        .unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
+    let bind = reader.take("BIND_ADDRESS", parse::address).unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
     let domain = match reader.take("DOMAIN", parse::domain) {
         Some(domain) => reader.restate("DOMAIN", domain),
         None => reader.restate("DOMAIN", bind.to_string()),
@@ -29,44 +23,26 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         Some(name) => name,
         None => reader.restate("RELAY_NAME", default_relay_name(&domain)),
     };
-    let base_path = reader
-        .take("BASE_PATH", parse::base_path)
-        .unwrap_or_default();
+    let base_path = reader.take("BASE_PATH", parse::base_path).unwrap_or_default();
     let here = &sources.current_dir;
-    let git_data_path = reader
-        .take("GIT_DATA_PATH", |text| parse::folder(text, here))
-        .unwrap_or_default();
-    let relay_data_path = reader
-        .take("RELAY_DATA_PATH", |text| parse::folder(text, here))
-        .unwrap_or_default();
+    let git_data_path = reader.take("GIT_DATA_PATH", |text| parse::folder(text, here)).unwrap_or_default();
+    let relay_data_path = reader.take("RELAY_DATA_PATH", |text| parse::folder(text, here)).unwrap_or_default();
     reader.restate("GIT_DATA_PATH", git_data_path.display().to_string());
     reader.restate("RELAY_DATA_PATH", relay_data_path.display().to_string());
     let owner_secret = reader.take("RELAY_OWNER_NSEC", secret_key);
     if owner_secret.is_none() {
-        reader.restate(
-            "RELAY_OWNER_NSEC",
-            format!("(in {})", relay_data_path.join(OWNER_FILE).display()),
-        );
+        reader.restate("RELAY_OWNER_NSEC", format!("(in {})", relay_data_path.join(OWNER_FILE).display()));
     }
 
     let mut config = Config {
         domain,
         base_path,
         bind,
-        trusted_proxies: reader
-            .take("TRUSTED_PROXY_CIDRS", parse::networks)
-            .unwrap_or_default(),
+        trusted_proxies: reader.take("TRUSTED_PROXY_CIDRS", parse::networks).unwrap_or_default(),
         relay_name,
-        relay_description: reader
-            .take("RELAY_DESCRIPTION", |text| Ok(text.to_owned()))
-            .unwrap_or_default(),
+        relay_description: reader.take("RELAY_DESCRIPTION", |text| Ok(text.to_owned())).unwrap_or_default(),
         owner_secret,
-        policy: reader
-            .choice(
-                "POLICY",
-                &[("grasp", Policy::Grasp), ("open", Policy::Open)],
-            )
-            .unwrap_or(Policy::Grasp),
+        policy: reader.choice("POLICY", &[("grasp", Policy::Grasp), ("open", Policy::Open)]).unwrap_or(Policy::Grasp),
         git_data_path,
         relay_data_path,
         store_reserve_bytes: reader.number("STORE_RESERVE_BYTES"),
@@ -79,16 +55,11 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         network_max_connections: reader.number("NETWORK_MAX_CONNECTIONS"),
         network_events_per_minute: reader.number("NETWORK_EVENTS_PER_MINUTE"),
         shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
-        log_level: reader
-            .take("LOG_LEVEL", parse::log_level)
-            .unwrap_or_default(),
+        log_level: reader.take("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
     };
     reader.contradictions(&config);
-    config.effective = SETTINGS
-        .iter()
-        .filter_map(|setting| reader.effective.remove(setting.name))
-        .collect();
+    config.effective = SETTINGS.iter().filter_map(|setting| reader.effective.remove(setting.name)).collect();
 
     if reader.problems.is_empty() {
         let warnings = warnings(sources, &config);
@@ -113,11 +84,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Reads a setting, or its default. `None` when it is broken, or not set and worked out from others.
-    fn take<T>(
-        &mut self,
-        name: &'static str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    fn take<T>(&mut self, name: &'static str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let Some(setting) = settings::find(name) else {
             self.problems.push(Problem::new(name, "is not declared"));
             return None;
@@ -136,20 +103,12 @@ impl Reader<'_> {
         let taken = match text.map(parse) {
             Some(Ok(taken)) => Some(taken),
             Some(Err(message)) => {
-                self.problems
-                    .push(Problem::new(origin.place(setting), message));
+                self.problems.push(Problem::new(origin.place(setting), message));
                 None
             }
             None => None,
         };
-        self.effective.insert(
-            name,
-            Effective {
-                name,
-                value,
-                origin,
-            },
-        );
+        self.effective.insert(name, Effective { name, value, origin });
         taken
     }
 
@@ -176,20 +135,11 @@ impl Reader<'_> {
 
     /// Reads one of a few words.
     fn choice<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Option<T> {
-        self.take(name, |text| {
-            match words
-                .iter()
-                .find(|(word, _)| word.eq_ignore_ascii_case(text.trim()))
-            {
-                Some((_, meaning)) => Ok(*meaning),
-                None => {
-                    let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-                    Err(format!(
-                        "{} is not {}",
-                        super::problem::quote(text),
-                        allowed.join(" or ")
-                    ))
-                }
+        self.take(name, |text| match words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim())) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => {
+                let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                Err(format!("{} is not {}", super::problem::quote(text), allowed.join(" or ")))
             }
         })
     }
@@ -204,24 +154,15 @@ impl Reader<'_> {
         let relation = if git == relay {
             Some(format!("are the same folder ({})", git.display()))
         } else if git.starts_with(relay) {
-            Some(format!(
-                "lie in each other: {} is inside {}",
-                git.display(),
-                relay.display()
-            ))
+            Some(format!("lie in each other: {} is inside {}", git.display(), relay.display()))
         } else if relay.starts_with(git) {
-            Some(format!(
-                "lie in each other: {} is inside {}",
-                relay.display(),
-                git.display()
-            ))
+            Some(format!("lie in each other: {} is inside {}", relay.display(), git.display()))
         } else {
             None
         };
         if let Some(relation) = relation {
             let message = format!("{relation}; give each its own");
-            self.problems
-                .push(Problem::new("GIT_DATA_PATH and RELAY_DATA_PATH", message));
+            self.problems.push(Problem::new("GIT_DATA_PATH and RELAY_DATA_PATH", message));
         }
     }
 }
@@ -231,29 +172,17 @@ fn secret_key(text: &str) -> Result<Secret, String> {
     let text = text.trim();
     match nostr::key::SecretKey::parse(text) {
         Ok(_) => Ok(Secret::new(text)),
-        Err(_) => Err(
-            "is not a private key (nsec1… or 64 hex digits); its value is not shown here"
-                .to_owned(),
-        ),
+        Err(_) => Err("is not a private key (nsec1… or 64 hex digits); its value is not shown here".to_owned()),
     }
 }
 
 /// What is allowed but probably not meant.
 fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    let in_environment = sources
-        .environment
-        .keys()
-        .map(|name| (name, Origin::Environment));
+    let in_environment = sources.environment.keys().map(|name| (name, Origin::Environment));
     let in_dotenv = sources.dotenv.iter().flat_map(|dotenv| {
-        let origin = |line| Origin::DotEnv {
-            path: dotenv.path.clone(),
-            line,
-        };
-        dotenv
-            .entries
-            .iter()
-            .map(move |(name, (_, line))| (name, origin(*line)))
+        let origin = |line| Origin::DotEnv { path: dotenv.path.clone(), line };
+        dotenv.entries.iter().map(move |(name, (_, line))| (name, origin(*line)))
     });
     for (variable, origin) in in_environment.chain(in_dotenv) {
         let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
@@ -263,10 +192,7 @@ fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
         let about = if NOT_USED_YET.contains(&name) {
             "is not used by this version of graspd".to_owned()
         } else if let Some(near) = suggest::nearest(name) {
-            format!(
-                "is not a setting and has no effect; did you mean {}?",
-                near.variable()
-            )
+            format!("is not a setting and has no effect; did you mean {}?", near.variable())
         } else {
             "is not a setting and has no effect".to_owned()
         };
@@ -278,14 +204,8 @@ fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
             config.domain
         ));
     }
-    for network in config
-        .trusted_proxies
-        .iter()
-        .filter(|network| network.is_everything())
-    {
-        warnings.push(format!(
-            "TRUSTED_PROXY_CIDRS has {network}: every client can claim any address"
-        ));
+    for network in config.trusted_proxies.iter().filter(|network| network.is_everything()) {
+        warnings.push(format!("TRUSTED_PROXY_CIDRS has {network}: every client can claim any address"));
     }
     warnings
 }

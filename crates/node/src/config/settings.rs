@@ -148,10 +148,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "STORE_RESERVE_BYTES",
         section: STORAGE,
-        shape: Shape::Number {
-            min: 0,
-            max: 1 << 40,
-        },
+        shape: Shape::Number { min: 0, max: 1 << 40 },
         default: Fallback::Value("67108864"),
         help: "Free disk space, in bytes, below which nothing new is stored, so that a full disk cannot stop the \
                service.",
@@ -159,30 +156,21 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "PURGATORY_EXPIRY_SECS",
         section: STORAGE,
-        shape: Shape::Number {
-            min: 1,
-            max: 30 * DAY,
-        },
+        shape: Shape::Number { min: 1, max: 30 * DAY },
         default: Fallback::Value("1800"),
         help: "Seconds that an accepted event waits for its git data before it is dropped.",
     },
     Setting {
         name: "MAX_CONNECTIONS",
         section: LIMITS,
-        shape: Shape::Number {
-            min: 1,
-            max: 1_000_000,
-        },
+        shape: Shape::Number { min: 1, max: 1_000_000 },
         default: Fallback::Value("10000"),
         help: "Connections served at the same time, from all networks together.",
     },
     Setting {
         name: "RELAY_MAX_SUBSCRIPTIONS",
         section: LIMITS,
-        shape: Shape::Number {
-            min: 1,
-            max: 10_000,
-        },
+        shape: Shape::Number { min: 1, max: 10_000 },
         default: Fallback::Value("500"),
         help: "Open subscriptions of one connection.",
     },
@@ -196,10 +184,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "RELAY_MAX_EVENT_SIZE_BYTES",
         section: LIMITS,
-        shape: Shape::Number {
-            min: 1 << 10,
-            max: 4 << 20,
-        },
+        shape: Shape::Number { min: 1 << 10, max: 4 << 20 },
         default: Fallback::Value("196608"),
         help: "Size of an event as JSON, in bytes. Repository states (kind 30618) may always have 1 MiB, because they \
                name every branch and tag.",
@@ -207,30 +192,21 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "RELAY_FILTER_LIMIT",
         section: LIMITS,
-        shape: Shape::Number {
-            min: 1,
-            max: 10_000,
-        },
+        shape: Shape::Number { min: 1, max: 10_000 },
         default: Fallback::Value("500"),
         help: "Stored events returned for one filter, also when the filter asks for more.",
     },
     Setting {
         name: "NETWORK_MAX_CONNECTIONS",
         section: NETWORK,
-        shape: Shape::Number {
-            min: 0,
-            max: 1_000_000,
-        },
+        shape: Shape::Number { min: 0, max: 1_000_000 },
         default: Fallback::Value("512"),
         help: "Connections at the same time from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
     },
     Setting {
         name: "NETWORK_EVENTS_PER_MINUTE",
         section: NETWORK,
-        shape: Shape::Number {
-            min: 0,
-            max: 10_000_000,
-        },
+        shape: Shape::Number { min: 0, max: 10_000_000 },
         default: Fallback::Value("6000"),
         help: "Events per minute from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
     },
@@ -254,10 +230,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 /// clap keeps flag names for the life of the process and takes no owned ones, so they are made once and kept here.
 static FLAGS: LazyLock<BTreeMap<&'static str, String>> = LazyLock::new(|| {
     let flag = |name: &str| name.to_ascii_lowercase().replace('_', "-");
-    SETTINGS
-        .iter()
-        .map(|setting| (setting.name, flag(setting.name)))
-        .collect()
+    SETTINGS.iter().map(|setting| (setting.name, flag(setting.name))).collect()
 });
 
 impl Setting {
@@ -273,11 +246,7 @@ impl Setting {
 
     /// The flag without its dashes, such as `bind-address`; secrets have none.
     pub(crate) fn flag(&self) -> Option<&'static str> {
-        if self.is_secret() {
-            None
-        } else {
-            FLAGS.get(self.name).map(String::as_str)
-        }
+        if self.is_secret() { None } else { FLAGS.get(self.name).map(String::as_str) }
     }
 
     /// Whether the value must never be shown.
@@ -339,29 +308,10 @@ mod tests {
     fn names_are_unique_and_fit_all_spellings() {
         let mut seen = BTreeSet::new();
         for setting in SETTINGS {
-            assert!(
-                seen.insert(setting.name),
-                "{} is declared twice",
-                setting.name
-            );
-            assert!(
-                setting
-                    .name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
-                "{}",
-                setting.name
-            );
-            assert!(
-                setting.help.ends_with('.') && !setting.help.contains("  "),
-                "{}",
-                setting.name
-            );
-            assert!(
-                !foreign::NOT_USED_YET.contains(&setting.name),
-                "{} is used now",
-                setting.name
-            );
+            assert!(seen.insert(setting.name), "{} is declared twice", setting.name);
+            assert!(setting.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'), "{}", setting.name);
+            assert!(setting.help.ends_with('.') && !setting.help.contains("  "), "{}", setting.name);
+            assert!(!foreign::NOT_USED_YET.contains(&setting.name), "{} is used now", setting.name);
         }
     }
 

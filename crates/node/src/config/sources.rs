@@ -52,11 +52,8 @@ pub(crate) struct Sources {
 impl Sources {
     /// Reads everything there is to read.
     pub(crate) fn gather(flags: Flags, outside: Outside<'_>) -> Self {
-        let mut sources = Sources {
-            flags: flags.settings,
-            current_dir: outside.current_dir.clone(),
-            ..Sources::default()
-        };
+        let mut sources =
+            Sources { flags: flags.settings, current_dir: outside.current_dir.clone(), ..Sources::default() };
         let credentials = sources.read_environment(&outside);
         sources.read_dotenv(&outside);
         sources.read_file(flags.file, &outside);
@@ -73,26 +70,13 @@ impl Sources {
         }
         let variable = setting.variable();
         // An empty variable is how shells and container tools say "not set".
-        if let Some(text) = self
-            .environment
-            .get(&variable)
-            .filter(|text| !text.is_empty())
-        {
+        if let Some(text) = self.environment.get(&variable).filter(|text| !text.is_empty()) {
             return Some((text, Origin::Environment));
         }
         if let Some(dotenv) = &self.dotenv
-            && let Some((text, line)) = dotenv
-                .entries
-                .get(&variable)
-                .filter(|(text, _)| !text.is_empty())
+            && let Some((text, line)) = dotenv.entries.get(&variable).filter(|(text, _)| !text.is_empty())
         {
-            return Some((
-                text,
-                Origin::DotEnv {
-                    path: dotenv.path.clone(),
-                    line: *line,
-                },
-            ));
+            return Some((text, Origin::DotEnv { path: dotenv.path.clone(), line: *line }));
         }
         if let Some(file) = &self.file
             && let Some(text) = file.entries.get(setting.name)
@@ -118,10 +102,7 @@ impl Sources {
                 Some(value) => {
                     self.environment.insert(name.to_owned(), value.to_owned());
                 }
-                None => self.problems.push(Problem::new(
-                    format!("{name} (environment)"),
-                    "is not valid UTF-8",
-                )),
+                None => self.problems.push(Problem::new(format!("{name} (environment)"), "is not valid UTF-8")),
             }
         }
         credentials
@@ -140,14 +121,10 @@ impl Sources {
     fn read_file(&mut self, flag: Option<String>, outside: &Outside<'_>) {
         let variable = format!("{PREFIX}{FILE_VARIABLE}");
         let in_environment = self.environment.get(&variable).cloned();
-        let in_dotenv = self
-            .dotenv
-            .as_ref()
-            .and_then(|dotenv| dotenv.entries.get(&variable))
-            .map(|(text, _)| text.clone());
-        let named = flag
-            .or(in_environment.filter(|text| !text.is_empty()))
-            .or(in_dotenv.filter(|text| !text.is_empty()));
+        let in_dotenv =
+            self.dotenv.as_ref().and_then(|dotenv| dotenv.entries.get(&variable)).map(|(text, _)| text.clone());
+        let named =
+            flag.or(in_environment.filter(|text| !text.is_empty())).or(in_dotenv.filter(|text| !text.is_empty()));
         let path = PathBuf::from(named.as_deref().unwrap_or(USUAL_FILE));
         match (outside.read)(&outside.current_dir.join(&path)) {
             Ok(text) => self.file = Some(File::parse(path, &text, &mut self.problems)),
@@ -170,18 +147,12 @@ impl Sources {
     }
 
     fn unreadable(&mut self, path: &Path, error: &io::Error) {
-        self.problems.push(Problem::new(
-            path.display().to_string(),
-            format!("cannot be read: {error}"),
-        ));
+        self.problems.push(Problem::new(path.display().to_string(), format!("cannot be read: {error}")));
     }
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -196,46 +167,24 @@ pub(crate) mod tests {
     ) -> Sources {
         let settings = flags.iter().filter(|(name, _)| *name != FILE_VARIABLE);
         let flags = Flags {
-            settings: settings
-                .map(|(name, value)| (*name, (*value).to_owned()))
-                .collect(),
-            file: flags
-                .iter()
-                .find(|(name, _)| *name == FILE_VARIABLE)
-                .map(|(_, value)| (*value).to_owned()),
+            settings: settings.map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            file: flags.iter().find(|(name, _)| *name == FILE_VARIABLE).map(|(_, value)| (*value).to_owned()),
         };
         let read = |path: &Path| {
-            let found = files
-                .iter()
-                .find(|(name, _)| Path::new("/here").join(name) == path);
+            let found = files.iter().find(|(name, _)| Path::new("/here").join(name) == path);
             match found {
                 Some((_, "forbidden")) => Err(io::ErrorKind::PermissionDenied.into()),
                 Some((_, text)) => Ok((*text).to_owned()),
                 None => Err(io::Error::from(io::ErrorKind::NotFound)),
             }
         };
-        let variables = variables
-            .iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect();
-        Sources::gather(
-            flags,
-            Outside {
-                variables,
-                current_dir: PathBuf::from("/here"),
-                read: &read,
-            },
-        )
+        let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Sources::gather(flags, Outside { variables, current_dir: PathBuf::from("/here"), read: &read })
     }
 
     fn origin(sources: &Sources, name: &str) -> Option<(String, Origin)> {
-        let setting = SETTINGS
-            .iter()
-            .find(|setting| setting.name == name)
-            .expect("declared");
-        sources
-            .find(setting)
-            .map(|(text, origin)| (text.to_owned(), origin))
+        let setting = SETTINGS.iter().find(|setting| setting.name == name).expect("declared");
+        sources.find(setting).map(|(text, origin)| (text.to_owned(), origin))
     }
 
     #[test]
@@ -245,33 +194,13 @@ pub(crate) mod tests {
         let dotenv = (".env", "\nNGIT_DOMAIN=dotenv");
         let file = ("graspd.toml", "domain = 'file'");
         let from = |text: &str, origin| Some((text.to_owned(), origin));
-        let in_dotenv = || {
-            from(
-                "dotenv",
-                Origin::DotEnv {
-                    path: ".env".into(),
-                    line: 2,
-                },
-            )
-        };
+        let in_dotenv = || from("dotenv", Origin::DotEnv { path: ".env".into(), line: 2 });
         let cases = [
-            (
-                gather(&flag, &variable, &[dotenv, file]),
-                from("flag", Origin::Flag),
-            ),
-            (
-                gather(&[], &variable, &[dotenv, file]),
-                from("environment", Origin::Environment),
-            ),
+            (gather(&flag, &variable, &[dotenv, file]), from("flag", Origin::Flag)),
+            (gather(&[], &variable, &[dotenv, file]), from("environment", Origin::Environment)),
             (gather(&[], &[], &[dotenv, file]), in_dotenv()),
-            (
-                gather(&[], &[("NGIT_DOMAIN", "")], &[dotenv, file]),
-                in_dotenv(),
-            ),
-            (
-                gather(&[], &[], &[(".env", "NGIT_DOMAIN="), file]),
-                from("file", Origin::File("graspd.toml".into())),
-            ),
+            (gather(&[], &[("NGIT_DOMAIN", "")], &[dotenv, file]), in_dotenv()),
+            (gather(&[], &[], &[(".env", "NGIT_DOMAIN="), file]), from("file", Origin::File("graspd.toml".into()))),
             (gather(&[], &[], &[]), None),
         ];
         for (index, (sources, expected)) in cases.iter().enumerate() {
@@ -292,64 +221,31 @@ pub(crate) mod tests {
             ]
         };
         let domain = |sources: &Sources| origin(sources, "DOMAIN").map(|(text, _)| text);
-        let all = gather(
-            &[("CONFIG", "a.toml")],
-            &[("NGIT_CONFIG", "b.toml")],
-            &files("NGIT_CONFIG=c.toml"),
-        );
+        let all = gather(&[("CONFIG", "a.toml")], &[("NGIT_CONFIG", "b.toml")], &files("NGIT_CONFIG=c.toml"));
         assert_eq!(domain(&all).as_deref(), Some("a"));
-        let two = gather(
-            &[],
-            &[("NGIT_CONFIG", "b.toml")],
-            &files("NGIT_CONFIG=c.toml"),
-        );
+        let two = gather(&[], &[("NGIT_CONFIG", "b.toml")], &files("NGIT_CONFIG=c.toml"));
         assert_eq!(domain(&two).as_deref(), Some("b"));
-        assert_eq!(
-            domain(&gather(&[], &[], &files("NGIT_CONFIG=c.toml"))).as_deref(),
-            Some("c")
-        );
-        assert_eq!(
-            domain(&gather(&[], &[], &files(""))).as_deref(),
-            Some("usual")
-        );
+        assert_eq!(domain(&gather(&[], &[], &files("NGIT_CONFIG=c.toml"))).as_deref(), Some("c"));
+        assert_eq!(domain(&gather(&[], &[], &files(""))).as_deref(), Some("usual"));
     }
 
     #[test]
     fn files_that_cannot_be_read_are_problems() {
         let sources = gather(&[("CONFIG", "gone.toml")], &[], &[(".env", "forbidden")]);
-        let places: Vec<_> = sources
-            .problems
-            .iter()
-            .map(|problem| problem.place.as_str())
-            .collect();
+        let places: Vec<_> = sources.problems.iter().map(|problem| problem.place.as_str()).collect();
         assert_eq!(places, [".env", "gone.toml"]);
     }
 
     #[test]
     fn a_credential_is_weaker_than_a_setting() {
         let variables = [("CREDENTIALS_DIRECTORY", "/run/c")];
-        let files = [
-            ("/run/c/relay_owner_nsec", "from systemd\n"),
-            ("/run/c/domain", "no secret, so not read"),
-        ];
+        let files = [("/run/c/relay_owner_nsec", "from systemd\n"), ("/run/c/domain", "no secret, so not read")];
         let sources = gather(&[], &variables, &files);
         let path = PathBuf::from("/run/c/relay_owner_nsec");
-        assert_eq!(
-            origin(&sources, "RELAY_OWNER_NSEC"),
-            Some(("from systemd\n".to_owned(), Origin::Credential(path)))
-        );
+        assert_eq!(origin(&sources, "RELAY_OWNER_NSEC"), Some(("from systemd\n".to_owned(), Origin::Credential(path))));
         assert_eq!(origin(&sources, "DOMAIN"), None);
-        let both = gather(
-            &[],
-            &variables,
-            &[files[0], ("graspd.toml", "relay_owner_nsec = 'x'")],
-        );
-        assert_eq!(
-            origin(&both, "RELAY_OWNER_NSEC")
-                .map(|(text, _)| text)
-                .as_deref(),
-            Some("x")
-        );
+        let both = gather(&[], &variables, &[files[0], ("graspd.toml", "relay_owner_nsec = 'x'")]);
+        assert_eq!(origin(&both, "RELAY_OWNER_NSEC").map(|(text, _)| text).as_deref(), Some("x"));
     }
 
     #[cfg(unix)]
@@ -357,24 +253,11 @@ pub(crate) mod tests {
     fn a_variable_that_is_not_text_is_a_problem() {
         use std::os::unix::ffi::OsStringExt;
         let broken = OsString::from_vec(vec![0xff]);
-        let variables = vec![
-            ("NGIT_DOMAIN".into(), broken.clone()),
-            ("OTHER".into(), broken.clone()),
-            (broken, "x".into()),
-        ];
+        let variables =
+            vec![("NGIT_DOMAIN".into(), broken.clone()), ("OTHER".into(), broken.clone()), (broken, "x".into())];
         let read = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        let outside = Outside {
-            variables,
-            current_dir: PathBuf::new(),
-            read: &read,
-        };
+        let outside = Outside { variables, current_dir: PathBuf::new(), read: &read };
         let sources = Sources::gather(Flags::default(), outside);
-        assert_eq!(
-            sources.problems,
-            [Problem::new(
-                "NGIT_DOMAIN (environment)",
-                "is not valid UTF-8"
-            )]
-        );
+        assert_eq!(sources.problems, [Problem::new("NGIT_DOMAIN (environment)", "is not valid UTF-8")]);
     }
 }

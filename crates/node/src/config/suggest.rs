@@ -6,10 +6,8 @@ use super::settings::{PREFIX, SETTINGS, Setting};
 pub(crate) fn nearest(name: &str) -> Option<&'static Setting> {
     let upper = name.to_ascii_uppercase().replace('-', "_");
     let bare = upper.strip_prefix(PREFIX).unwrap_or(&upper);
-    let (distance, setting) = SETTINGS
-        .iter()
-        .map(|setting| (edits(bare, setting.name), setting))
-        .min_by_key(|(distance, _)| *distance)?;
+    let (distance, setting) =
+        SETTINGS.iter().map(|setting| (edits(bare, setting.name), setting)).min_by_key(|(distance, _)| *distance)?;
     (distance <= (setting.name.len() / 4).max(2)).then_some(setting)
 }
 
@@ -22,13 +20,8 @@ fn edits(from: &str, to: &str) -> usize {
         let mut line = vec![row];
         for column in 1..=to.len() {
             let same = from[row - 1] == to[column - 1];
-            let mut best = (above[column - 1] + usize::from(!same))
-                .min(above[column] + 1)
-                .min(line[column - 1] + 1);
-            let swapped = row > 1
-                && column > 1
-                && from[row - 1] == to[column - 2]
-                && from[row - 2] == to[column - 1];
+            let mut best = (above[column - 1] + usize::from(!same)).min(above[column] + 1).min(line[column - 1] + 1);
+            let swapped = row > 1 && column > 1 && from[row - 1] == to[column - 2] && from[row - 2] == to[column - 1];
             if swapped {
                 best = best.min(before[column - 2] + 1);
             }
@@ -67,11 +60,7 @@ mod tests {
             ("colour", None),
             ("", None),
         ] {
-            assert_eq!(
-                nearest(name).map(|setting| setting.name),
-                expected,
-                "{name}"
-            );
+            assert_eq!(nearest(name).map(|setting| setting.name), expected, "{name}");
         }
     }
 }

@@ -14,8 +14,12 @@ pub(crate) fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[Cidr]) -> Ip
     if !is_trusted(peer) {
         return client;
     }
-    let forwarded: Vec<&str> =
-        headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).collect();
+    let forwarded: Vec<&str> = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .collect();
     for hop in forwarded.iter().rev() {
         let Some(address) = parse(hop.trim()) else { break };
         client = address;

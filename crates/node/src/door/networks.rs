@@ -63,9 +63,9 @@ pub(crate) struct Place {
 impl Place {
     /// Takes the right to publish one event.
     pub(crate) fn may_publish(&self) -> bool {
-        self.network.as_ref().is_none_or(|(_, _, budget)| {
-            budget.lock().unwrap_or_else(PoisonError::into_inner).take(self.clock.mono())
-        })
+        self.network
+            .as_ref()
+            .is_none_or(|(_, _, budget)| budget.lock().unwrap_or_else(PoisonError::into_inner).take(self.clock.mono()))
     }
 }
 

@@ -94,7 +94,9 @@ impl Reconciliations {
                 return;
             }
             Err(SetProblem::TooBig) => message::neg_too_big(&name, limits::MAX_NEGENTROPY_ITEMS),
-            Err(SetProblem::NoMemory) => message::neg_err(&name, "blocked: too many reconciliations at once, try again later"),
+            Err(SetProblem::NoMemory) => {
+                message::neg_err(&name, "blocked: too many reconciliations at once, try again later")
+            }
             Err(SetProblem::Failed) => message::neg_err(&name, "error: the query failed"),
         };
         self.open.remove(&name);

@@ -279,7 +279,9 @@ impl Session {
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
             Some(Ok(Message::Close(_))) | None => Err(End::Gone),
             Some(Err(problem)) => Err(match problem {
-                WsError::Capacity(CapacityError::MessageTooLong { .. }) => End::Close(CloseCode::Size, "the message is too long"),
+                WsError::Capacity(CapacityError::MessageTooLong { .. }) => {
+                    End::Close(CloseCode::Size, "the message is too long")
+                }
                 WsError::Utf8(_) => End::Close(CloseCode::Invalid, "text frames carry UTF-8"),
                 WsError::Protocol(_) => End::Close(CloseCode::Protocol, "not a websocket frame"),
                 _ => End::Gone,

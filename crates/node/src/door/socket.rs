@@ -28,10 +28,18 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Answers the handshake and lets a session run on what comes of it.
-pub(crate) fn upgrade(house: Arc<House>, place: Place, presence: Arc<Presence>, mut request: Request<Incoming>) -> Answer {
+pub(crate) fn upgrade(
+    house: Arc<House>,
+    place: Place,
+    presence: Arc<Presence>,
+    mut request: Request<Incoming>,
+) -> Answer {
     let headers = request.headers();
     let version_13 = headers.get(header::SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
-    let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| key.len() == 24).map(|key| derive_accept_key(key.as_bytes()));
+    let key = headers
+        .get(header::SEC_WEBSOCKET_KEY)
+        .filter(|key| key.len() == 24)
+        .map(|key| derive_accept_key(key.as_bytes()));
     let (Some(key), true, Version::HTTP_11) = (key, version_13, request.version()) else {
         let mut answer = status(StatusCode::BAD_REQUEST, "not a websocket handshake of version 13\n");
         answer.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));

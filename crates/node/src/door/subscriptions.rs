@@ -98,7 +98,15 @@ impl Subscriptions {
     }
 
     /// A part of a stored answer has come.
-    pub(crate) fn stored(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, key: SubKey, frames: &[u8], next: Next) {
+    pub(crate) fn stored(
+        &mut self,
+        rooms: &Rooms,
+        to: &Postbox,
+        out: &mut Out,
+        key: SubKey,
+        frames: &[u8],
+        next: Next,
+    ) {
         let Some(sub) = self.subs.get_mut(&key) else {
             // Closed or replaced meanwhile: nobody wants the rest.
             self.running -= 1;

@@ -116,10 +116,8 @@ impl Line {
         let mut verifier = Verifier::default();
         let mut claimed = Vec::with_capacity(CLAIM);
         while self.claim(&mut claimed) {
-            let checked: Vec<(u64, Checked)> = claimed
-                .drain(..)
-                .map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock)))
-                .collect();
+            let checked: Vec<(u64, Checked)> =
+                claimed.drain(..).map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
             let mut queue = self.lock();
             let left = queue.left;
             for (place, done) in checked {
@@ -206,8 +204,8 @@ impl Offer {
 }
 
 fn read(text: &str, verifier: &mut Verifier, rules: &Rules, clock: Clock) -> Result<Arc<Signed>, Rejected> {
-    let event = Event::parse(text)
-        .map_err(|why| Rejected { id: Event::claimed_id(text), why: Refusal::Malformed(why) })?;
+    let event =
+        Event::parse(text).map_err(|why| Rejected { id: Event::claimed_id(text), why: Refusal::Malformed(why) })?;
     let id = Some(event.id);
     if let Some(why) = rules.precheck(&event, text.len(), clock.wall()) {
         return Err(Rejected { id, why });

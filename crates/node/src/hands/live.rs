@@ -232,12 +232,7 @@ impl Live {
         }
         let mut keys = Vec::new();
         let tags = record.tags().map(|(letter, value)| Field::Tag(letter, value.into()));
-        let own = [
-            Field::Id(record.id().0),
-            Field::Author(record.author().0),
-            Field::Kind(record.kind()),
-            Field::Any,
-        ];
+        let own = [Field::Id(record.id().0), Field::Author(record.author().0), Field::Kind(record.kind()), Field::Any];
         for field in own.into_iter().chain(tags) {
             keys.extend(self.index.get(&field).into_iter().flatten());
         }

@@ -62,17 +62,19 @@ impl Desk {
         let mut registrar = Registrar::new(self.rules.clone());
         let now = self.clock.now();
         self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
-        info!(repositories = registrar.catalog().repositories().count(), held = registrar.purgatory().len(), "read the store");
+        info!(
+            repositories = registrar.catalog().repositories().count(),
+            held = registrar.purgatory().len(),
+            "read the store"
+        );
         // An interrupted removal goes on, and what expired meanwhile is noticed, with the first batch.
         Ok(State { registrar, next_expiry: Some(Timestamp(0)), purging: true, not_before: None, stale: false })
     }
 
     /// One turn: take what waits, decide and write inside one transaction, commit, speak.
     fn turn(&self, state: &mut State, batch: Vec<Checked>) {
-        let outcome = self
-            .refresh(state)
-            .and_then(|()| self.store.check_room())
-            .and_then(|()| self.settle(state, &batch));
+        let outcome =
+            self.refresh(state).and_then(|()| self.store.check_room()).and_then(|()| self.settle(state, &batch));
         match outcome {
             Ok(settled) => {
                 state.not_before = None;
@@ -81,7 +83,11 @@ impl Desk {
                 self.act(batch, settled);
             }
             Err(problem) => {
-                let refusal = if matches!(problem, StoreError::DiskFull { .. }) { Refusal::DiskFull } else { Refusal::StoreFailed };
+                let refusal = if matches!(problem, StoreError::DiskFull { .. }) {
+                    Refusal::DiskFull
+                } else {
+                    Refusal::StoreFailed
+                };
                 warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 state.not_before = Some(Instant::now() + RETRY);
                 for checked in batch {
@@ -104,7 +110,8 @@ impl Desk {
 
     fn settle(&self, state: &mut State, batch: &[Checked]) -> Result<Settled, StoreError> {
         let now = self.clock.now();
-        let mut settled = Settled { verdicts: vec![None; batch.len()], passed: Vec::new(), next_expiry: None, purging: false };
+        let mut settled =
+            Settled { verdicts: vec![None; batch.len()], passed: Vec::new(), next_expiry: None, purging: false };
         let mut txn = self.store.begin()?;
         state.stale = true;
         let registrar = &mut state.registrar;
@@ -163,7 +170,8 @@ impl ReadyDesk {
         let mut last_commit: Option<(Instant, usize)> = None;
         loop {
             let until = self.wake_at();
-            let busy = last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
+            let busy =
+                last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
             let Some(batch) = self.desk.line.take(until, busy.then_some(GATHER)) else { break };
             let events = batch.len();
             self.desk.turn(&mut self.state, batch);

@@ -1,44 +1,38 @@
 //! Kind 30617: which repositories are hosted here.
 
 use super::World;
-use crate::nostr::event::Event;
 use crate::nostr::reason::{Known, Need, Refusal, Verdict};
-use crate::nostr::supersedes;
+use crate::nostr::{Signed, supersedes};
 use crate::repo::catalog::Slots;
 use crate::repo::{Announcement, Catalog};
 
 impl World<'_> {
-    pub(super) fn announcement(self, event: &Event) -> Verdict {
+    pub(super) fn announcement(self, event: &Signed) -> Verdict {
         let Some(new) = Announcement::read(event, &self.rules.service) else {
             return Verdict::Refuse(Refusal::Identifier);
         };
         let empty = Slots::default();
         let slots = self.catalog.announcement(&new.repo).unwrap_or(&empty);
-        if new.listed { self.listed(&new, slots) } else { self.unlisted(&new) }
+        if new.listed { self.listed(&new, slots, event.json().len()) } else { self.unlisted(&new) }
     }
 
     /// It names this service: a replacement of what is served is served, anything else waits for git data.
-    fn listed(self, new: &Announcement, slots: &Slots<Announcement>) -> Verdict {
+    fn listed(self, new: &Announcement, slots: &Slots<Announcement>, bytes: usize) -> Verdict {
         if slots.served.as_ref().is_some_and(|served| served.listed) {
             return Verdict::Accept;
         }
         match &slots.held {
             Some(held) if !supersedes(new.stamp, held.stamp) => Verdict::Known(Known::Superseded),
             Some(_) => Verdict::Hold(Need::GitData),
-            None => match self.purgatory.room(new.repo.owner) {
-                Some(full) => Verdict::Refuse(full),
-                None => Verdict::Hold(Need::GitData),
-            },
+            None => self.hold(new.repo.owner, bytes, Need::GitData),
         }
     }
 
-    /// It does not name this service: wanted only if its author keeps a repository of the same name that is hosted here
-    /// (G1-08), so that the chain of maintainers can be walked.
+    /// It does not name this service: wanted only if a repository of the same name that is hosted here is kept, or is to
+    /// be kept, by its author (G1-08), so that the chain of maintainers can be walked.
     fn unlisted(self, new: &Announcement) -> Verdict {
-        let anchored = self.catalog.family(&new.repo.identifier).is_some_and(|family| {
-            family.hosts_of(new.repo.owner, self.rules.strict_maintainers).any(|host| host != new.repo.owner)
-        });
-        if anchored {
+        let family = self.catalog.family(&new.repo.identifier);
+        if family.is_some_and(|family| family.is_invited(new.repo.owner, self.rules.strict_maintainers)) {
             Verdict::Accept
         } else if withdraws(self.catalog, new) {
             Verdict::Refuse(Refusal::Delisted)

@@ -2,14 +2,14 @@
 
 use super::{Mode, World};
 use crate::limits;
-use crate::nostr::event::{Coordinate, Event};
+use crate::nostr::event::Event;
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::registrar::io::Facts;
-use crate::repo::{Identifier, Service};
+use crate::repo::Service;
 
 impl World<'_> {
     /// A deletion request leaves a row for each target, known or not. So that strangers cannot mint rows it is taken only
-    /// from authors who have something here, or speak of something here, or keep a repository that they name.
+    /// from authors who have something here, or speak of something here, or are named as somebody's maintainer.
     pub(super) fn deletion(self, event: &Event, facts: &Facts) -> Verdict {
         let targets = event.values("e").count() + event.values("a").count();
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
@@ -18,24 +18,15 @@ impl World<'_> {
         if facts.targets.iter().any(|target| target.event.author != event.pubkey) {
             return Verdict::Refuse(Refusal::ForeignTarget);
         }
-        let keeps_a_target = || {
-            event.values("a").filter_map(Coordinate::parse).filter(|coordinate| coordinate.pubkey == event.pubkey).any(
-                |coordinate| {
-                    let family = Identifier::new(&coordinate.d).and_then(|identifier| self.catalog.family(&identifier));
-                    family.is_some_and(|family| {
-                        family.hosts_of(event.pubkey, self.rules.strict_maintainers).next().is_some()
-                    })
-                },
-            )
-        };
-        if self.rules.mode == Mode::Open || facts.author_here || !facts.targets.is_empty() || keeps_a_target() {
+        let keeper = self.catalog.is_named(event.pubkey);
+        if self.rules.mode == Mode::Open || facts.author_here || !facts.targets.is_empty() || keeper {
             Verdict::Accept
         } else {
             Verdict::Refuse(Refusal::Unrelated)
         }
     }
 
-    /// A request to vanish is taken from authors who have something here and mean this relay.
+    /// A request to vanish is taken from authors who could have something here and mean this relay.
     pub(super) fn vanish(self, event: &Event, facts: &Facts) -> Verdict {
         if event.tag("relay").is_none() {
             return Verdict::Refuse(Refusal::NoRelay);
@@ -43,7 +34,9 @@ impl World<'_> {
         match self.rules.mode {
             Mode::Open => Verdict::Accept,
             Mode::Grasp if !is_own_relay_named(&self.rules.service, event) => Verdict::Refuse(Refusal::OtherRelay),
-            Mode::Grasp if !facts.author_here => Verdict::Refuse(Refusal::Unrelated),
+            Mode::Grasp if !facts.author_here && !self.catalog.is_named(event.pubkey) => {
+                Verdict::Refuse(Refusal::Unrelated)
+            }
             Mode::Grasp => Verdict::Accept,
         }
     }

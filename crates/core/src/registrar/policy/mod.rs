@@ -12,8 +12,8 @@ use super::purgatory::Purgatory;
 use crate::limits;
 use crate::nostr::event::Event;
 use crate::nostr::kinds::{self, Class};
-use crate::nostr::reason::{Known, Refusal, Verdict};
-use crate::nostr::{PublicKey, supersedes};
+use crate::nostr::reason::{Known, Need, Refusal, Verdict};
+use crate::nostr::{PublicKey, Signed, supersedes};
 use crate::repo::catalog::Place;
 use crate::repo::{Catalog, Service};
 use crate::time::Timestamp;
@@ -96,7 +96,7 @@ impl Rules {
 
 impl World<'_> {
     /// What becomes of a verified event.
-    pub(super) fn admit(self, event: &Event, source: &Source, facts: &Facts) -> Verdict {
+    pub(super) fn admit(self, event: &Signed, source: &Source, facts: &Facts) -> Verdict {
         if let Some(verdict) = before_its_kind(event, source, facts) {
             return verdict;
         }
@@ -108,6 +108,16 @@ impl World<'_> {
             (kind, Mode::Grasp) if kinds::is_pull_request(kind) => self.pull_request(event, facts),
             (_, Mode::Grasp) => self.related(event, facts),
             (_, Mode::Open) => Verdict::Accept,
+        }
+    }
+}
+
+impl World<'_> {
+    /// Holds an event if there is room.
+    fn hold(self, author: PublicKey, bytes: usize, need: Need) -> Verdict {
+        match self.purgatory.room(author, bytes) {
+            Some(full) => Verdict::Refuse(full),
+            None => Verdict::Hold(need),
         }
     }
 }

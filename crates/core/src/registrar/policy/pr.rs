@@ -1,22 +1,19 @@
 //! Kinds 1618 and 1619: pull requests wait for their commit.
 
 use super::World;
-use crate::nostr::event::Event;
+use crate::nostr::Signed;
 use crate::nostr::reason::{Need, Refusal, Verdict};
 use crate::registrar::io::Facts;
 use crate::repo::pr::PullRequest;
 
 impl World<'_> {
-    pub(super) fn pull_request(self, event: &Event, facts: &Facts) -> Verdict {
+    pub(super) fn pull_request(self, event: &Signed, facts: &Facts) -> Verdict {
         let Some(request) = PullRequest::read(event) else {
             return Verdict::Refuse(Refusal::NoCommit);
         };
         if !facts.anchored && !facts.named {
             return Verdict::Refuse(Refusal::Unrelated);
         }
-        match self.purgatory.room(event.pubkey) {
-            Some(full) => Verdict::Refuse(full),
-            None => Verdict::Hold(Need::Commit(request.tip)),
-        }
+        self.hold(event.pubkey, event.json().len(), Need::Commit(request.tip))
     }
 }
