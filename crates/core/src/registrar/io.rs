@@ -73,7 +73,7 @@ pub struct Facts {
     pub current: Option<Stamp>,
     /// Whether something it references is served (`a`, `A`, `e`, `E`, `q`).
     pub anchored: bool,
-    /// Whether something served names its id or coordinate.
+    /// Whether something served names its id or coordinate. Not looked for if the event is anchored: one link is enough.
     pub named: bool,
     /// Whether its author has anything here, served or held.
     pub author_here: bool,

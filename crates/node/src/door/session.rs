@@ -35,7 +35,7 @@ use crate::hands::librarian::LibraryDoor;
 use crate::hands::line::{Line, Offer};
 use crate::hands::live::LiveDoor;
 use crate::hands::mail::{Head, Letter, Postbox, SubKey, push_frame};
-use crate::hands::readers::{Job, ReadersDoor};
+use crate::hands::readers::{Job, ReadersDoor, ScanJob};
 
 /// How long a client may take to make room for what it asked for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
@@ -72,14 +72,17 @@ impl Rooms {
     }
 }
 
-/// What is ready to be written.
+/// What is ready to be written, in order: parts of stored answers as the readers made them, then `frames`.
 #[derive(Default)]
 pub(crate) struct Out {
+    parts: Vec<Vec<u8>>,
     frames: Vec<u8>,
-    /// Bytes of live events among them.
+    /// Bytes of live events among the frames.
     live_bytes: usize,
-    /// Scans that go on when this has been written: a slow client slows only its own.
-    then: Vec<Job>,
+    /// Scans that go on when this has been written: a slow client slows only its own. Each gets a written part's
+    /// buffer back, so that a long answer is made in one and the same memory.
+    #[expect(clippy::vec_box, reason = "jobs travel boxed from room to room")]
+    then: Vec<Box<ScanJob>>,
 }
 
 impl Out {
@@ -88,9 +91,12 @@ impl Out {
         push_frame(&mut self.frames, &[text.as_bytes()]);
     }
 
-    /// Ready frames.
-    pub(crate) fn frames(&mut self, frames: &[u8]) {
-        self.frames.extend_from_slice(frames);
+    /// A part of a stored answer.
+    pub(crate) fn part(&mut self, part: Vec<u8>) {
+        if !self.frames.is_empty() {
+            self.parts.push(std::mem::take(&mut self.frames));
+        }
+        self.parts.push(part);
     }
 
     /// A live event.
@@ -99,9 +105,17 @@ impl Out {
         self.live_bytes += json.len();
     }
 
-    /// Something to do when all this has been written.
-    pub(crate) fn after_write(&mut self, job: Job) {
-        self.then.push(job);
+    /// A scan to go on with when all this has been written.
+    pub(crate) fn then(&mut self, scan: Box<ScanJob>) {
+        self.then.push(scan);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.frames.is_empty() && self.parts.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.frames.len() + self.parts.iter().map(Vec::len).sum::<usize>()
     }
 }
 
@@ -190,6 +204,8 @@ impl Session {
                 _ = tick.tick() => {
                     let now = self.rooms.clock.mono();
                     self.reconciliations.end_idle(now, &mut self.out);
+                    // An idle connection keeps no large buffer.
+                    self.out.frames.shrink_to(0);
                     let silent = now.since(self.heard).as_secs();
                     if silent >= 2 * limits::PING_SECS {
                         return End::Close(CloseCode::Away, "no answer to ping");
@@ -211,13 +227,15 @@ impl Session {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        if self.out.frames.is_empty() {
+        if self.out.is_empty() {
             return Ok(());
         }
         let writing = async {
             // Pongs and pings stand in the websocket's own buffer; whole frames may follow them on the bare stream.
             socket.flush().await.map_err(|_| ())?;
-            socket.get_mut().write_all(&self.out.frames).await.map_err(|_| ())?;
+            for part in self.out.parts.iter().chain([&self.out.frames]) {
+                socket.get_mut().write_all(part).await.map_err(|_| ())?;
+            }
             socket.get_mut().flush().await.map_err(|_| ())
         };
         tokio::select! {
@@ -230,10 +248,13 @@ impl Session {
         }
         self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
         self.out.frames.clear();
-        // An idle connection keeps no large buffer.
-        self.out.frames.shrink_to(4 * 1024);
-        for job in self.out.then.drain(..) {
-            self.rooms.readers.submit(job);
+        let mut written = self.out.parts.drain(..);
+        for mut scan in self.out.then.drain(..) {
+            if let Some(mut buffer) = written.next() {
+                buffer.clear();
+                scan.frames = buffer;
+            }
+            self.rooms.readers.submit(Job::Scan(scan));
         }
         Ok(())
     }
@@ -242,7 +263,7 @@ impl Session {
     fn letters(&mut self, first: Letter) {
         self.letter(first);
         for _ in 1..LETTERS_AT_ONCE {
-            if self.out.frames.len() >= WRITE_AT {
+            if self.out.len() >= WRITE_AT {
                 break;
             }
             match self.inbox.try_recv() {
@@ -259,7 +280,7 @@ impl Session {
                 self.unanswered -= 1;
                 out.text(&text);
             }
-            Letter::Stored { sub, frames, next } => subscriptions.stored(rooms, postbox, out, sub, &frames, next),
+            Letter::Stored { sub, frames, next } => subscriptions.stored(rooms, postbox, out, sub, frames, next),
             Letter::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
             Letter::NoRoom { sub } => subscriptions.no_room(rooms, postbox, out, sub),
             Letter::Counted { sub, count } => subscriptions.counted(rooms, postbox, out, sub, count),

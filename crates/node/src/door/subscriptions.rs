@@ -104,7 +104,7 @@ impl Subscriptions {
         to: &Postbox,
         out: &mut Out,
         key: SubKey,
-        frames: &[u8],
+        part: Vec<u8>,
         next: Next,
     ) {
         let Some(sub) = self.subs.get_mut(&key) else {
@@ -112,9 +112,9 @@ impl Subscriptions {
             self.running -= 1;
             return self.start(rooms, to);
         };
-        out.frames(frames);
+        out.part(part);
         let problem = match next {
-            Next::More(job) => return out.after_write(Job::Scan(job)),
+            Next::More(scan) => return out.then(scan),
             Next::End => {
                 out.text(&message::eose(&sub.name));
                 for json in sub.held_back.take().into_iter().flatten() {

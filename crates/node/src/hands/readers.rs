@@ -16,8 +16,11 @@ use super::mail::{Head, Held, Letter, Next, Postbox, SubKey};
 use crate::clock::Clock;
 
 /// Bytes of one part of a stored answer: large enough that a socket write carries many events, small enough that a few
-/// of them for each of many connections fit in memory.
-const PART_BYTES: usize = 128 * 1024;
+/// of them for each of many connections fit in memory and that the allocator keeps such buffers at hand.
+const PART_BYTES: usize = 64 * 1024;
+
+/// A part is sent when it is this full, so that an ordinary event does not make its buffer grow.
+const PART_FULL: usize = PART_BYTES - 8 * 1024;
 
 /// How often a set in the making is counted against the budget.
 const COUNT_EVERY: usize = 16 * 1024;
@@ -118,12 +121,13 @@ impl Reader {
 
     fn scan(&self, mut job: Box<ScanJob>) -> Option<Job> {
         let ScanJob { scan, frames, head, .. } = &mut *job;
+        frames.reserve(PART_BYTES.saturating_sub(frames.len()));
         let progress = scan.slice(&self.store, self.clock.wall(), |record| {
             head.push_event(frames, record.json());
-            if frames.len() < PART_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if frames.len() < PART_FULL { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         let next = match progress {
-            Ok(Progress::More) if job.frames.len() < PART_BYTES => return Some(Job::Scan(job)),
+            Ok(Progress::More) if job.frames.len() < PART_FULL => return Some(Job::Scan(job)),
             Ok(Progress::More) => None,
             Ok(Progress::Done) => Some(Next::End),
             Ok(Progress::Exhausted) => Some(Next::TooMuch),

@@ -1,0 +1,309 @@
+//! Bounded fuzzing of everything that reads a stranger's text: valid messages are mangled, the same way in every run,
+//! and whatever still parses has to mean the same when it is written and read again.
+
+use std::collections::BTreeSet;
+
+use grasp_core::limits;
+use grasp_core::nostr::message::{BadMessage, ClientMessage};
+use grasp_core::nostr::{Event, Filter, Signed, json};
+use serde_json::Value;
+
+/// About three seconds each in the dev profile.
+const MESSAGES: usize = 40_000;
+const EVENTS: usize = 40_000;
+const FILTERS: usize = 40_000;
+
+#[test]
+fn mangled_messages_are_understood_or_answered() {
+    let seeds = messages();
+    let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
+    let mut understood = 0;
+    for _ in 0..MESSAGES {
+        let text = mangled(&mut random, &seeds);
+        match ClientMessage::parse(&text) {
+            Ok(message) => {
+                understood += 1;
+                check_message(&text, &message);
+            }
+            Err(bad) => check_answer(&text, &bad),
+        }
+    }
+    assert!((MESSAGES / 20..MESSAGES / 2).contains(&understood), "the mangling is too mild or too wild: {understood}");
+}
+
+#[test]
+fn mangled_events_mean_the_same_when_they_are_read_again() {
+    let seeds = events();
+    let mut random = Xorshift(0xbf58_476d_1ce4_e5b9);
+    let read = (0..EVENTS).filter(|_| check_event(&mangled(&mut random, &seeds))).count();
+    assert!((EVENTS / 20..EVENTS * 3 / 4).contains(&read), "the mangling is too mild or too wild: {read}");
+}
+
+#[test]
+fn mangled_filters_mean_the_same_when_they_are_read_again() {
+    let seeds = filters();
+    let mut random = Xorshift(0x94d0_49bb_1331_11eb);
+    let read = (0..FILTERS).filter(|_| check_filter(&mangled(&mut random, &seeds))).count();
+    assert!((FILTERS / 20..FILTERS * 3 / 4).contains(&read), "the mangling is too mild or too wild: {read}");
+}
+
+#[test]
+fn every_seed_is_what_it_claims_to_be() {
+    for text in messages() {
+        check_message(&text, &ClientMessage::parse(&text).expect("a message"));
+    }
+    assert!(events().iter().all(|text| check_event(text)));
+    assert!(filters().iter().all(|text| check_filter(text)));
+}
+
+// The properties.
+
+fn check_message(text: &str, message: &ClientMessage<'_>) {
+    match message {
+        ClientMessage::Event(event) | ClientMessage::Auth(event) => {
+            assert!(text.contains(event), "not the sender's own text: {text}");
+            check_event(event);
+        }
+        ClientMessage::Req(id, filters) | ClientMessage::Count(id, filters) => {
+            check_id(id);
+            assert!((1..=limits::MAX_FILTERS).contains(&filters.len()), "{text}");
+            for filter in filters {
+                check_parsed_filter(text, filter);
+            }
+        }
+        ClientMessage::NegOpen(id, filter, _) => {
+            check_id(id);
+            check_parsed_filter(text, filter);
+        }
+        ClientMessage::Close(id) | ClientMessage::NegMsg(id, _) | ClientMessage::NegClose(id) => check_id(id),
+    }
+}
+
+fn check_id(id: &str) {
+    assert!((1..=limits::MAX_SUBSCRIPTION_ID_BYTES).contains(&id.len()), "{id}");
+}
+
+/// An answer is one short line of JSON with a reason that a program can read.
+fn check_answer(text: &str, bad: &BadMessage) {
+    let answer = bad.answer();
+    let parsed: Vec<String> = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer} to {text}"));
+    let verb = match bad {
+        BadMessage::Notice(_) => "NOTICE",
+        BadMessage::Closed(..) => "CLOSED",
+        BadMessage::NegErr(..) => "NEG-ERR",
+    };
+    let reason = parsed.last().map(String::as_str).unwrap_or_default();
+    assert_eq!((parsed[0].as_str(), parsed.len()), (verb, if verb == "NOTICE" { 2 } else { 3 }), "{answer}");
+    assert!(reason.starts_with("invalid: ") || reason.starts_with("unsupported: "), "{answer} to {text}");
+    assert!(answer.len() < 2_500 && reason.chars().count() < 250, "{answer} to {text}");
+}
+
+/// Whether it is an event; if so, it has to survive being written.
+fn check_event(text: &str) -> bool {
+    let claimed = Event::claimed_id(text);
+    let event = match Event::parse(text) {
+        Ok(event) => event,
+        Err(why) => {
+            assert!((1..250).contains(&why.to_string().chars().count()), "{why}: {text}");
+            return false;
+        }
+    };
+    assert_eq!(claimed, Some(event.id), "{text}");
+    assert!(text.trim_start().starts_with('{'), "an event is an object: {text}");
+    let signed = Signed::trusted(event.clone());
+    assert_eq!(Event::parse(signed.json()).as_ref(), Ok(&event), "{text}");
+    let ours: Value = serde_json::from_str(signed.json()).unwrap_or_else(|problem| panic!("{problem}: {text}"));
+    assert_eq!(ours.as_object().map(serde_json::Map::len), Some(7), "nothing unsigned is kept: {text}");
+    // What is not signed may be deeper or larger than a plain parser allows; we only skip it.
+    if let Ok(theirs) = serde_json::from_str::<Value>(text) {
+        for (name, value) in ours.as_object().into_iter().flatten() {
+            assert_eq!(value, &theirs[name], "{name} of {text}");
+        }
+    }
+    check_marks(&event, &signed);
+    true
+}
+
+/// Each indexed tag is marked once, at the very text that filters are compared with.
+fn check_marks(event: &Event, signed: &Signed) {
+    let marked: Vec<(u8, &str)> = signed.marks().iter().map(|mark| (mark.letter, signed.marked(*mark))).collect();
+    let distinct: BTreeSet<(u8, String)> = marked.iter().map(|(letter, text)| (*letter, (*text).to_owned())).collect();
+    let wanted = event.indexed_tags().map(|(letter, value)| (letter, json::escaped(value))).collect();
+    assert_eq!((marked.len(), &distinct), (distinct.len(), &wanted), "{}", signed.json());
+}
+
+/// Whether it is a filter; if so, it has to survive being written.
+fn check_filter(text: &str) -> bool {
+    match Filter::parse(text) {
+        Ok(filter) => {
+            check_parsed_filter(text, &filter);
+            true
+        }
+        Err(why) => {
+            assert!((1..250).contains(&why.to_string().chars().count()), "{why}: {text}");
+            false
+        }
+    }
+}
+
+fn check_parsed_filter(text: &str, filter: &Filter) {
+    assert_eq!(Filter::parse(&filter.to_json()).as_ref(), Ok(filter), "{text}");
+    let values = filter.ids.as_ref().map_or(0, Vec::len)
+        + filter.authors.as_ref().map_or(0, Vec::len)
+        + filter.kinds.as_ref().map_or(0, Vec::len)
+        + filter.tags.iter().map(|(_, values)| values.len()).sum::<usize>();
+    assert!(values <= limits::MAX_FILTER_VALUES, "{text}");
+}
+
+// The mangling.
+
+/// A small generator with the same numbers in every run.
+struct Xorshift(u64);
+
+impl Xorshift {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end.max(1) as u64) as usize
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, among: &[&'a T]) -> &'a T {
+        among[self.below(among.len())]
+    }
+
+    /// A piece of `text` of at most `most` bytes.
+    fn piece(&mut self, text: &[u8], most: usize) -> std::ops::Range<usize> {
+        let start = self.below(text.len() + 1);
+        start..(start + self.below(most + 1)).min(text.len())
+    }
+}
+
+/// What matters to a parser of JSON, of nostr, or of UTF-8.
+const TOKENS: &[&str] = &[
+    "[", "]", "{", "}", ",", ":", "\"", "\\", "null", "true", "-1", "1.5", "1e400", "65536", "18446744073709551616", "0",
+    "\"\"", "[]", "{}", "\"id\":", "\"kinds\":", "\"#e\":", "\"#long\":", "\"search\":", "\"limit\":", "\\u0000",
+    "\\ud800", "\\udc00", "\\ud83d\\ude80", "\\/", "\\x", "\u{0}", "\u{1f}", "\u{7f}", "\u{feff}", "\u{2028}", "é", "🚀",
+    "\"EVENT\"", "\"REQ\"", "\"NEG-OPEN\"", " ", "\n", "ab", "AB",
+];
+
+fn mangled(random: &mut Xorshift, seeds: &[String]) -> String {
+    let mut text = seeds[random.below(seeds.len())].clone().into_bytes();
+    for _ in 0..=random.below(3) {
+        mangle(random, seeds, &mut text);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn mangle(random: &mut Xorshift, seeds: &[String], text: &mut Vec<u8>) {
+    let at = random.below(text.len() + 1);
+    match random.below(12) {
+        0 => {
+            if let Some(byte) = text.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+        1 => {
+            if let Some(byte) = text.get_mut(at) {
+                *byte = b' ' + random.below(95) as u8;
+            }
+        }
+        2 => drop(text.drain(random.piece(text, 3))),
+        3 => drop(text.drain(random.piece(text, 60))),
+        4 => {
+            let again = text[random.piece(text, 60)].to_vec();
+            drop(text.splice(at..at, again));
+        }
+        5 => {
+            let other = seeds[random.below(seeds.len())].as_bytes();
+            let graft = other[random.piece(other, 120)].to_vec();
+            drop(text.splice(random.piece(text, 120), graft));
+        }
+        6 => {
+            let token = random.pick(TOKENS).bytes();
+            drop(text.splice(at..at, token));
+        }
+        7 => {
+            let token = random.pick(TOKENS).bytes();
+            drop(text.splice(random.piece(text, 10), token));
+        }
+        8 => nest(random, text, at),
+        9 => {
+            let run = vec![b"09afAF\" \\[{"[random.below(11)]; random.below(400)];
+            drop(text.splice(at..at, run));
+        }
+        10 => swap_values(random, text),
+        _ => text.truncate(text.len() - random.below(text.len().min(20) + 1)),
+    }
+}
+
+/// Wraps a place in many brackets, or only opens them.
+fn nest(random: &mut Xorshift, text: &mut Vec<u8>, at: usize) {
+    let (open, close) = random.pick(&[&("[", "]"), &("{\"a\":", "}")]);
+    let depth = random.below(400);
+    let mut nested = open.repeat(depth);
+    if random.below(2) == 0 {
+        nested.push('1');
+        nested.push_str(&close.repeat(depth));
+    }
+    drop(text.splice(at..at, nested.into_bytes()));
+}
+
+/// Puts another JSON value where one stands: what follows a colon or a comma, up to the next comma.
+fn swap_values(random: &mut Xorshift, text: &mut Vec<u8>) {
+    let starts: Vec<usize> = (0..text.len()).filter(|at| matches!(text[*at], b':' | b',')).collect();
+    if starts.is_empty() {
+        return;
+    }
+    let start = starts[random.below(starts.len())] + 1;
+    let end = (start..text.len()).find(|at| matches!(text[*at], b',' | b'}' | b']')).unwrap_or(text.len());
+    let value = random.pick(&["1", "65535", "\"x\"", "[]", "[\"e\"]", "null", "{}", "-0", "1.0", "\"\\u0065\""]);
+    drop(text.splice(start..end, value.bytes()));
+}
+
+// The seeds.
+
+fn events() -> Vec<String> {
+    let event = |kind: u32, tags: &str, content: &str| {
+        let (id, key, sig) = ("ab".repeat(32), "01".repeat(32), "f0".repeat(64));
+        format!(
+            r#"{{"id":"{id}","pubkey":"{key}","created_at":1700000000,"kind":{kind},"tags":{tags},"content":"{content}","sig":"{sig}"}}"#
+        )
+    };
+    vec![
+        event(1, "[]", ""),
+        event(1, r#"[["e","x"],["e","x","again"],["E","x"],["p"],[],["t","a\nb","c"]]"#, r#"a \"quote\" and é🚀"#),
+        event(65535, r#"[["-"],["expiration","1"],["d",""]]"#, r"\ud83d\ude80 \u0000 \u001f \/ \b\f\n\r\t"),
+        event(30617, r#"[["d","my repo"],["clone","https://a.example/x.git"],["maintainers","k","l"]]"#, ""),
+        event(30618, r#"[["d","r"],["refs/heads/main","aaaa"],["HEAD","ref: refs/heads/main"]]"#, ""),
+        event(1, "[]", "").replace('{', r#"{ "unsigned" : [[{}],null] , "#),
+    ]
+}
+
+fn filters() -> Vec<String> {
+    let (a, b) = ("ab".repeat(32), "01".repeat(32));
+    vec![
+        "{}".to_owned(),
+        r#"{"kinds":[1,30617,70000],"limit":0}"#.to_owned(),
+        format!(r#"{{"ids":["{a}","{b}","{a}"],"authors":["{b}"]}}"#),
+        r##"{"#e":["x","y\n\"","é🚀"],"#E":[],"#a":["30617:k:d"],"since":5,"until":18446744073709551615}"##.to_owned(),
+        r#"{"note":{"deep":[[1]]},"limit":500,"kinds":[]}"#.to_owned(),
+    ]
+}
+
+fn messages() -> Vec<String> {
+    let filters = filters();
+    let mut messages: Vec<String> = events().iter().map(|event| format!(r#"["EVENT",{event}]"#)).collect();
+    messages.extend(filters.iter().map(|filter| format!(r#"["REQ","sub",{filter}]"#)));
+    messages.extend([
+        format!(r#"["REQ","all of them",{}]"#, filters.join(",")),
+        format!(r#"["REQ","as many as may be",{}]"#, vec!["{}"; limits::MAX_FILTERS].join(",")),
+        format!(r#"["COUNT","\u0073\n🚀",{},{}]"#, filters[1], filters[2]),
+        format!(r#" [ "AUTH" , {} ] "#, events()[0]),
+        r#"["CLOSE","sub"]"#.to_owned(),
+        format!(r#"["NEG-OPEN","n",{},"6100000200"]"#, filters[3]),
+        r#"["NEG-MSG","n","61AB"]"#.to_owned(),
+        r#"["NEG-CLOSE","n"]"#.to_owned(),
+    ]);
+    messages
+}

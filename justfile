@@ -1,0 +1,35 @@
+# The recipes that people run; CI runs the same commands through .ci/run.
+
+# List the recipes.
+default:
+    @just --list
+
+# Run the server with its data in ./data.
+run *args:
+    cargo run --release -- {{args}}
+
+# Everything that CI runs.
+ci:
+    .ci/run
+
+# Formatting and lints, quickly.
+check:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# All tests.
+test:
+    cargo test --workspace
+
+# Licences and advisories of dependencies (needs cargo-deny).
+deny:
+    cargo deny check
+
+# Compare with an independent relay in one run; see docs/benchmarks.md.
+compare *args:
+    cargo build --release -p graspd
+    cargo run --release -p grasp-bench --features compare -- compare --graspd target/release/graspd {{args}}
+
+# The settings, generated from the code.
+settings:
+    cargo run --quiet -- config --reference > docs/settings.md
