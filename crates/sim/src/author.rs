@@ -113,11 +113,8 @@ impl Author {
     /// [`unlisted`](Self::unlisted) with tags of one's own instead of maintainers.
     #[must_use]
     pub fn unlisted_with(&self, d: &str, created_at: u64, more: Vec<Vec<String>>) -> Arc<Signed> {
-        let mut tags = owned(&[
-            &["d", d],
-            &["clone", "https://elsewhere.example/x.git"],
-            &["relays", "wss://elsewhere.example"],
-        ]);
+        let mut tags =
+            owned(&[&["d", d], &["clone", "https://elsewhere.example/x.git"], &["relays", "wss://elsewhere.example"]]);
         tags.extend(more);
         self.sign_owned(kinds::ANNOUNCEMENT, created_at, tags, "")
     }

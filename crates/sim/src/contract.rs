@@ -483,11 +483,10 @@ fn abort(shelf: &mut dyn Shelf) {
         shelf.write(&write);
     }
     shelf.abort();
-    assert_eq!(facts(shelf, &kept), Facts {
-        known: Some(Place::Served),
-        current: Some(kept.stamp()),
-        ..Facts::default()
-    });
+    assert_eq!(
+        facts(shelf, &kept),
+        Facts { known: Some(Place::Served), current: Some(kept.stamp()), ..Facts::default() }
+    );
     assert_eq!((shelf.served(), shelf.held()), (vec![kept.id], vec![(held.id, Timestamp(9))]));
     assert_eq!(query(shelf, Filter::default()), [kept.id]);
     write_all(shelf, &[Write::Release(held.id)]);
@@ -590,13 +589,10 @@ fn unasked(shelf: &mut dyn Shelf) {
     assert_eq!(facts(shelf, &request), Facts::default());
     let all = shelf.facts(&request, Questions { links: true, author: true, targets: true });
     let target = Target { event: Summary::of(&root), place: Place::Served };
-    assert_eq!(all, Facts {
-        anchored: true,
-        named: true,
-        author_here: true,
-        targets: vec![target],
-        ..Facts::default()
-    });
+    assert_eq!(
+        all,
+        Facts { anchored: true, named: false, author_here: true, targets: vec![target], ..Facts::default() }
+    );
 }
 
 fn author_here(shelf: &mut dyn Shelf) {
@@ -629,7 +625,7 @@ fn targets(shelf: &mut dyn Shelf) {
     assert_eq!(ask(&[&["e", &held.id.to_string()]]), [target(&held, Place::Held)]);
     assert_eq!(ask(&[&["e", &foreign.id.to_string()]]), [target(&foreign, Place::Served)], "whoever made it");
     assert_eq!(ask(&[&["e", &newer.id.to_string()]]), [target(&newer, Place::Served)], "whenever it was made");
-    assert_eq!(ask(&[&["a", &at(&state)]]), [served.clone()], "served at the coordinate, not held");
+    assert_eq!(ask(&[&["a", &at(&state)]]), std::slice::from_ref(&served), "served at the coordinate, not held");
     assert_eq!(ask(&[&["a", &at(&foreign)]]), [], "somebody else's coordinate");
     assert_eq!(ask(&[&["a", &at(&newer)]]), [], "later than the request");
     assert_eq!(ask(&[&["e", "zz"], &["e"], &["a", "nothing"], &["E", &state.id.to_string()]]), []);
@@ -676,7 +672,8 @@ fn conditions(shelf: &mut dyn Shelf) {
 }
 
 fn exact_tags(shelf: &mut dyn Shelf) {
-    let values = ["x", "X", "x ", "", "\"", "\\", "\\\"", "a\nb", "a\\nb", "\u{1}", "\t\r\u{8}\u{c}", "é🚀", "e\u{301}🚀"];
+    let values =
+        ["x", "X", "x ", "", "\"", "\\", "\\\"", "a\nb", "a\\nb", "\u{1}", "\t\r\u{8}\u{c}", "é🚀", "e\u{301}🚀"];
     let events: Vec<_> =
         values.iter().map(|value| draft(1, 1, 10, &[&["t", value, "second"], &["subject", "s"]])).collect();
     for event in &events {
@@ -780,7 +777,7 @@ struct History {
 }
 
 const AUTHORS: u8 = 4;
-const KINDS: &[u16] = &[0, 1, 1, 5, 7, 62, 1_059, 1_111, 1_621, 10_317, 30_023, 30_617, 30_617, 30_618, 30_618];
+const KINDS: &[u16] = &[0, 1, 1, 5, 5, 7, 62, 62, 1_059, 1_111, 1_621, 10_317, 30_023, 30_617, 30_617, 30_618, 30_618];
 const LETTERS: &[u8] = b"aAeEqptTdx";
 const WORDS: &[&str] =
     &["", "x", "X", "xy", "a:b", "say \"hi\"", "back\\slash", "two\nlines\tand tabs", "\u{1}\u{1f}", "é🚀", "\u{7f}/"];
@@ -789,7 +786,7 @@ const TIMES: std::ops::Range<u64> = 100..110;
 
 impl History {
     fn compare(&mut self, shelf: &mut dyn Shelf) {
-        for _ in 0..2 {
+        for _ in 0..4 {
             let Some(event) = self.chance.pick(&self.pool).cloned() else { break };
             self.compare_facts(shelf, &event);
         }
@@ -823,13 +820,14 @@ impl History {
 
     /// What the registrar could write next. It never contradicts what the store knows, so neither does this.
     fn next_writes(&mut self, shelf: &mut dyn Shelf) -> Vec<Write> {
-        match self.chance.below(16) {
+        match self.chance.below(18) {
             0 => self.some_served().map(|event| Write::Remove(event.id)).into_iter().collect(),
             1 => self.some_held().map(|event| Write::Unhold(event.id)).into_iter().collect(),
             2 | 3 => self.release(),
-            4 => self.bury(),
+            4 | 5 => self.bury(),
             _ => {
-                let event = if self.pool.is_empty() || !self.chance.one_in(5) { self.event() } else { self.old_event() };
+                let event =
+                    if self.pool.is_empty() || !self.chance.one_in(5) { self.event() } else { self.old_event() };
                 let facts = self.compare_facts(shelf, &event);
                 self.pool.push(event.clone());
                 let wins = facts.current.is_none_or(|current| supersedes(event.stamp(), current));
@@ -854,10 +852,10 @@ impl History {
     fn bury(&mut self) -> Vec<Write> {
         let event = if self.pool.is_empty() { self.event() } else { self.old_event() };
         let time = Timestamp(TIMES.start + self.chance.draw() % 12);
-        let author = self.author();
+        let author = if self.chance.one_in(3) { self.author() } else { event.pubkey };
         let mut writes = Vec::new();
         let tombstone = match (self.chance.below(8), event.coordinate()) {
-            (0..=2, _) => Tombstone::Event(if self.chance.one_in(3) { author } else { event.pubkey }, event.id),
+            (0..=2, _) => Tombstone::Event(author, event.id),
             (3 | 4, Some(at)) => Tombstone::Coordinate(at, time),
             (5 | 6, Some(at)) if RepoId::of(&at).is_some() => {
                 let repo = RepoId::of(&at).expect("just seen");
@@ -865,7 +863,7 @@ impl History {
             }
             // Seldom and mostly early, or the world would soon be empty.
             (7, _) if self.chance.one_in(2) => {
-                let up_to = Timestamp(TIMES.start + self.chance.draw() % 4);
+                let up_to = Timestamp(TIMES.start + self.chance.draw() % 6);
                 let held = self.model.held_events().filter(|held| held.pubkey == author && held.created_at <= up_to);
                 writes.extend(held.map(|held| Write::Unhold(held.id)));
                 Tombstone::Author(author, up_to)
@@ -901,9 +899,13 @@ impl History {
     fn event(&mut self) -> Arc<Signed> {
         let kind = *self.chance.pick(KINDS).expect("not empty");
         let created_at = TIMES.start + self.chance.draw() % (TIMES.end - TIMES.start);
-        let mut tags = Vec::new();
+        let author = 1 + self.chance.below(usize::from(AUTHORS)) as u8;
+        let mut tags = if kind == kinds::DELETION { self.targets(key(author)) } else { Vec::new() };
         if kinds::class(kind) == kinds::Class::Addressable && !self.chance.one_in(10) {
-            tags.push(vec!["d".to_owned(), self.word()]);
+            // Few, so that versions meet.
+            let names = &["x", "X", "a:b"];
+            let d = if self.chance.one_in(3) { self.word() } else { names[self.chance.below(3)].to_owned() };
+            tags.push(vec!["d".to_owned(), d]);
         }
         for _ in 0..self.chance.below(5) {
             let letter = *self.chance.pick(LETTERS).expect("not empty");
@@ -925,7 +927,21 @@ impl History {
         }
         // The number makes events different whose every other part is the same.
         let content = format!("{} {}", self.word(), self.chance.draw() % 1_000_000);
-        draft_owned(1 + self.chance.below(usize::from(AUTHORS)) as u8, kind, created_at, tags, content)
+        draft_owned(author, kind, created_at, tags, content)
+    }
+
+    /// Tags of a deletion request for things that exist, mostly its author's own.
+    fn targets(&mut self, author: PublicKey) -> Vec<Vec<String>> {
+        let own: Vec<_> = self.pool.iter().filter(|event| event.pubkey == author || event.kind == 1).cloned().collect();
+        let mut tags = Vec::new();
+        for _ in 0..self.chance.below(5) {
+            let Some(event) = self.chance.pick(&own).cloned() else { break };
+            tags.push(match event.coordinate() {
+                Some(at) if self.chance.one_in(2) => vec!["a".to_owned(), at.to_string()],
+                _ => vec!["e".to_owned(), event.id.to_string()],
+            });
+        }
+        tags
     }
 
     fn word(&mut self) -> String {

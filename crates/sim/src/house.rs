@@ -8,7 +8,7 @@ use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Event, EventId};
 use grasp_core::nostr::{PublicKey, Refusal, Signed, Stamp, Verdict, Verifier, kinds};
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Gone, Input, Look, Output, Source, Submission, Ticket, Write};
+use grasp_core::registrar::io::{DataFound, Gone, Input, Look, Output, Source, Submission, Ticket, Write};
 use grasp_core::registrar::policy::{Mode, Rules};
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Service, State};
@@ -48,8 +48,8 @@ pub struct House {
     looks: Vec<Look>,
     /// What was only shown to listeners.
     passed: Vec<Arc<Signed>>,
-    /// Repositories and names whose bells rang since the last [`bells`](House::bells).
-    bells: (BTreeSet<RepoId>, BTreeSet<Identifier>),
+    /// Names whose bells rang since the last [`bells`](House::bells).
+    bells: (BTreeSet<Identifier>, BTreeSet<Identifier>),
 }
 
 impl Default for House {
@@ -110,28 +110,45 @@ impl House {
 
     /// Says that git has what an event waits for.
     pub fn data_found(&mut self, event: EventId, repo: RepoId) {
-        self.tell(Input::DataFound { event, repo });
+        let served_or_held = self.memory.served_events().chain(self.memory.held_events());
+        let found = served_or_held.into_iter().find(|other| other.id == event).cloned();
+        if let Some(event) = found {
+            let facts = self.memory.facts(&event, self.registrar.rules().questions(&event));
+            self.tell(Input::DataFound(DataFound { event, repo, facts }));
+        }
     }
 
     /// Lets git have these objects: whatever is held and satisfied by them is told so, in every hosted repository that
-    /// it may be satisfied in.
+    /// it may be satisfied in. So are served states, in those of their repositories that still wait (G1-15).
     pub fn git_has(&mut self, oids: &BTreeSet<String>) {
-        let held: Vec<Arc<Signed>> = self.memory.held_events().cloned().collect();
-        for event in held {
+        for event in self.memory.held_events().cloned().collect::<Vec<_>>() {
             let (repos, wanted) = match event.kind {
-                kinds::STATE => match State::read(&event).filter(State::is_satisfiable) {
-                    Some(state) => (self.repos_of(&state.identifier, state.author), state.oids()),
-                    None => continue,
-                },
-                _ => match PullRequest::read(&event).filter(|_| kinds::is_pull_request(event.kind)) {
-                    Some(request) => (request.targets, vec![request.tip]),
-                    None => continue,
-                },
-            };
-            if wanted.iter().all(|oid| oids.contains(oid)) {
-                for repo in repos {
-                    self.data_found(event.id, repo);
+                kinds::STATE => self.wants_of_state(&event),
+                kind if kinds::is_pull_request(kind) => {
+                    PullRequest::read(&event).map(|request| (request.targets, vec![request.tip])).unwrap_or_default()
                 }
+                _ => continue,
+            };
+            self.find(event.id, repos, &wanted, oids);
+        }
+        let is_state = |event: &&Arc<Signed>| event.kind == kinds::STATE;
+        for event in self.memory.served_events().filter(is_state).cloned().collect::<Vec<_>>() {
+            let (mut repos, wanted) = self.wants_of_state(&event);
+            let catalog = self.registrar.catalog();
+            repos.retain(|repo| catalog.announcement(repo).is_some_and(|slots| slots.held.is_some()));
+            self.find(event.id, repos, &wanted, oids);
+        }
+    }
+
+    fn wants_of_state(&self, event: &Event) -> (Vec<RepoId>, Vec<String>) {
+        let state = State::read(event).filter(State::is_satisfiable);
+        state.map(|state| (self.repos_of(&state.identifier, state.author), state.oids())).unwrap_or_default()
+    }
+
+    fn find(&mut self, event: EventId, repos: Vec<RepoId>, wanted: &[String], oids: &BTreeSet<String>) {
+        if wanted.iter().all(|oid| oids.contains(oid)) {
+            for repo in repos {
+                self.data_found(event, repo);
             }
         }
     }
@@ -210,8 +227,8 @@ impl House {
         std::mem::take(&mut self.passed)
     }
 
-    /// Takes the bells that rang: repositories for sync, names for the hunt.
-    pub fn bells(&mut self) -> (BTreeSet<RepoId>, BTreeSet<Identifier>) {
+    /// Takes the bells that rang: names for sync, names for the hunt.
+    pub fn bells(&mut self) -> (BTreeSet<Identifier>, BTreeSet<Identifier>) {
         std::mem::take(&mut self.bells)
     }
 
@@ -236,28 +253,51 @@ impl House {
 
     fn tell(&mut self, input: Input) {
         self.registrar.handle(self.now, input);
-        assert_eq!(self.drain(), [], "nobody asked");
-        self.memory.commit();
+        self.settle();
         self.check();
     }
 
     fn wake(&mut self) {
         self.registrar.wake(self.now);
-        assert_eq!(self.drain(), [], "nobody asked");
-        self.memory.commit();
+        self.settle();
         self.check();
+    }
+
+    /// Checks that what the catalog derives as it goes (sets, names, hosts) is what a fresh one derives from the store.
+    pub fn check_derived(&self, identifiers: &[&str]) {
+        let mut fresh = Registrar::new(self.registrar.rules().clone());
+        for restored in self.memory.restored() {
+            fresh.handle(self.now, Input::Restored(restored));
+        }
+        let strict = self.registrar.rules().strict_maintainers;
+        for identifier in identifiers.iter().filter_map(|name| Identifier::new(name)) {
+            for author in &self.authors {
+                let view = |registrar: &Registrar| {
+                    let family = registrar.catalog().family(&identifier);
+                    family.map(|family| {
+                        let hosts: Vec<_> = family.hosts_of(*author, strict).collect();
+                        let maintainers = family.maintainers(*author, strict);
+                        (hosts, maintainers, family.has_host(), family.is_invited(*author, strict))
+                    })
+                };
+                assert_eq!(view(&self.registrar), view(&fresh), "derived (left) about {author} and {identifier:?}");
+                let named = |registrar: &Registrar| registrar.catalog().is_named(*author);
+                assert_eq!(named(&self.registrar), named(&fresh), "whether {author} is named");
+            }
+        }
     }
 
     fn rebuild(&mut self) {
         self.registrar = Registrar::new(self.registrar.rules().clone());
         for restored in self.memory.restored() {
-            self.tell_unchecked(Input::Restored(restored));
+            // The laws hold when all of it has been told.
+            self.registrar.handle(self.now, Input::Restored(restored));
+            self.settle();
         }
         self.check();
     }
 
-    fn tell_unchecked(&mut self, input: Input) {
-        self.registrar.handle(self.now, input);
+    fn settle(&mut self) {
         assert_eq!(self.drain(), [], "nobody asked");
         self.memory.commit();
     }
@@ -271,8 +311,8 @@ impl House {
                 Output::Reply(ticket, verdict) => replies.push((ticket, verdict)),
                 Output::Pass(event) => self.passed.push(event),
                 Output::Look(look) => self.looks.push(look),
-                Output::Interest(repo) => {
-                    self.bells.0.insert(repo);
+                Output::Interest(identifier) => {
+                    self.bells.0.insert(identifier);
                 }
                 Output::Quarry(identifier) => {
                     self.bells.1.insert(identifier);

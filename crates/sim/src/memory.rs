@@ -30,6 +30,7 @@ struct Rows {
     deleted_until: BTreeMap<Coordinate, Timestamp>,
     vanished_until: BTreeMap<PublicKey, Timestamp>,
     withdrawn: BTreeMap<RepoId, Stamp>,
+    exceptions: BTreeSet<EventId>,
     next_seq: u64,
 }
 
@@ -52,7 +53,11 @@ impl Memory {
         let rows = self.readable();
         let served = rows.in_sequence().filter(|event| matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE));
         let held = rows.held.values().map(|(event, deadline)| Restored::Held(event.clone(), *deadline));
-        served.map(|event| Restored::Served(event.clone())).chain(held).collect()
+        let as_served = |event: &Arc<Signed>| match rows.exceptions.contains(&event.id) {
+            true => Restored::Exception(event.clone()),
+            false => Restored::Served(event.clone()),
+        };
+        served.map(as_served).chain(held).collect()
     }
 
     /// The served events, in the order in which they came to be served.
@@ -190,7 +195,7 @@ impl Rows {
             gone: self.gone(event),
             current: event.coordinate().and_then(|at| self.at(&at)).map(|served| served.stamp()),
             anchored: questions.links && self.is_anchored(event),
-            named: questions.links && self.is_named(event),
+            named: questions.links && !self.is_anchored(event) && self.is_named(event),
             author_here: questions.author
                 && (self.events().any(by_author) || self.held.values().any(|(event, _)| by_author(event))),
             targets: if questions.targets { self.targets(event) } else { Vec::new() },
@@ -246,6 +251,9 @@ impl Rows {
     fn apply(&mut self, write: &Write) {
         match write {
             Write::Put(event) => self.serve(event.clone()),
+            Write::Except(id) => {
+                self.exceptions.insert(*id);
+            }
             Write::Hold(event, deadline) => {
                 self.held.insert(event.id, (event.clone(), *deadline));
             }

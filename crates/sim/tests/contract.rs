@@ -1,6 +1,12 @@
-//! The model keeps the contract that the real store is held to.
+//! The model keeps the contract that the real store is held to, and the comparison with it sees what is wrong.
 
-use grasp_sim::contract::{differential, suite};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use grasp_core::nostr::event::EventId;
+use grasp_core::nostr::{Filter, Signed, kinds};
+use grasp_core::registrar::io::{Facts, Gone, Questions, Summary, Tombstone, Write};
+use grasp_core::time::Timestamp;
+use grasp_sim::contract::{Shelf, differential, suite};
 use grasp_sim::memory::Memory;
 
 #[test]
@@ -13,4 +19,170 @@ fn the_model_keeps_every_promise() {
 fn the_model_agrees_with_itself() {
     let compared: u64 = (0..20).map(|seed| differential(seed, 150, &mut Memory::new())).sum();
     assert!(compared >= 9_000, "{compared}");
+}
+
+/// Mistakes that a store could make.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    AbortKeeps,
+    BuryForgotten,
+    CountLimited,
+    DueEarly,
+    EmptyTagListMatchesAll,
+    ExpiredVisible,
+    ForeignDeletion,
+    HeldIsNamed,
+    LimitIgnored,
+    RemoveIgnored,
+    ShortCoordinate,
+    TargetsUnsorted,
+    TiesByHighestId,
+    UncommittedVisible,
+    UntilExclusive,
+    VanishSparesGiftWraps,
+    VanishTakesRequests,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault::AbortKeeps,
+    Fault::BuryForgotten,
+    Fault::CountLimited,
+    Fault::DueEarly,
+    Fault::EmptyTagListMatchesAll,
+    Fault::ExpiredVisible,
+    Fault::ForeignDeletion,
+    Fault::HeldIsNamed,
+    Fault::LimitIgnored,
+    Fault::RemoveIgnored,
+    Fault::ShortCoordinate,
+    Fault::TargetsUnsorted,
+    Fault::TiesByHighestId,
+    Fault::UncommittedVisible,
+    Fault::UntilExclusive,
+    Fault::VanishSparesGiftWraps,
+    Fault::VanishTakesRequests,
+];
+
+/// The model with one mistake.
+struct Faulty {
+    memory: Memory,
+    fault: Fault,
+}
+
+impl Shelf for Faulty {
+    fn facts(&mut self, event: &Signed, questions: Questions) -> Facts {
+        let mut facts = self.memory.facts(event, questions);
+        match self.fault {
+            Fault::HeldIsNamed if questions.links => {
+                let id = event.id.to_string();
+                facts.named |= self.memory.held_events().any(|held| held.values("e").any(|value| value == id));
+            }
+            Fault::ShortCoordinate if kinds::class(event.kind) == kinds::Class::Replaceable => facts.named = false,
+            Fault::TargetsUnsorted => facts.targets.reverse(),
+            Fault::BuryForgotten if facts.gone == Some(Gone::Withdrawn) => facts.gone = None,
+            _ => {}
+        }
+        facts
+    }
+
+    fn write(&mut self, write: &Write) {
+        match (self.fault, write) {
+            (Fault::RemoveIgnored, Write::Remove(_)) => {}
+            (Fault::ForeignDeletion, Write::Bury(Tombstone::Event(_, id))) => {
+                for author in 1..=4 {
+                    let author = grasp_core::nostr::PublicKey([author; 32]);
+                    self.memory.write(&Write::Bury(Tombstone::Event(author, *id)));
+                }
+            }
+            (Fault::VanishSparesGiftWraps, Write::Bury(Tombstone::Author(author, up_to))) => {
+                let wraps: Vec<_> =
+                    self.memory.served_events().filter(|event| event.kind == kinds::GIFT_WRAP).cloned().collect();
+                self.memory.write(write);
+                for wrap in wraps.into_iter().filter(|wrap| wrap.pubkey != *author || wrap.created_at > *up_to) {
+                    self.memory.write(&Write::Remove(wrap.id));
+                    self.memory.write(&Write::Put(wrap));
+                }
+            }
+            (Fault::VanishTakesRequests, Write::Bury(Tombstone::Author(author, up_to))) => {
+                let requests = self.memory.served_events().filter(|event| {
+                    event.kind == kinds::VANISH && event.pubkey == *author && event.created_at <= *up_to
+                });
+                for id in requests.map(|event| event.id).collect::<Vec<_>>() {
+                    self.memory.write(&Write::Remove(id));
+                }
+                self.memory.write(write);
+            }
+            _ => self.memory.write(write),
+        }
+        if matches!(self.fault, Fault::UncommittedVisible) {
+            self.memory.commit();
+        }
+    }
+
+    fn commit(&mut self) {
+        self.memory.commit();
+    }
+
+    fn abort(&mut self) {
+        if matches!(self.fault, Fault::AbortKeeps) { self.memory.commit() } else { self.memory.abort() }
+    }
+
+    fn query(&mut self, filters: &[Filter], default_limit: usize, now: Timestamp) -> Vec<EventId> {
+        let mut filters = filters.to_vec();
+        let mut now = now;
+        for filter in &mut filters {
+            match self.fault {
+                Fault::LimitIgnored => filter.limit = None,
+                Fault::UntilExclusive => filter.until = filter.until.map(|until| Timestamp(until.0 - 1)),
+                Fault::EmptyTagListMatchesAll => filter.tags.retain(|(_, values)| !values.is_empty()),
+                Fault::ExpiredVisible => now = Timestamp(0),
+                _ => {}
+            }
+        }
+        let mut found = self.memory.query(&filters, default_limit, now);
+        if matches!(self.fault, Fault::TiesByHighestId) {
+            let time =
+                |id: &EventId| self.memory.served_events().find(|event| event.id == *id).map(|event| event.created_at);
+            found.sort_by_key(|id| (std::cmp::Reverse(time(id)), std::cmp::Reverse(*id)));
+        }
+        found
+    }
+
+    fn count(&mut self, filters: &[Filter], now: Timestamp) -> u64 {
+        match self.fault {
+            Fault::CountLimited => self.memory.query(filters, 10_000, now).len() as u64,
+            _ => self.memory.count(filters, now),
+        }
+    }
+
+    fn due(&mut self, now: Timestamp) -> Vec<Summary> {
+        self.memory.due(if matches!(self.fault, Fault::DueEarly) { now.plus_secs(1) } else { now })
+    }
+
+    fn served(&mut self) -> Vec<EventId> {
+        self.memory.served()
+    }
+
+    fn held(&mut self) -> Vec<(EventId, Timestamp)> {
+        self.memory.held()
+    }
+}
+
+/// As many histories as the real store is asked to live through find every one of these.
+#[test]
+fn the_comparison_finds_every_planted_fault() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let missed: Vec<Fault> = FAULTS
+        .iter()
+        .copied()
+        .filter(|fault| {
+            let lives = |seed| {
+                let mut shelf = Faulty { memory: Memory::new(), fault: *fault };
+                catch_unwind(AssertUnwindSafe(|| differential(seed, 150, &mut shelf))).is_ok()
+            };
+            (0..20).all(lives)
+        })
+        .collect();
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

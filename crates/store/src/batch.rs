@@ -34,6 +34,7 @@ impl<'s> Batch<'s> {
     pub fn write(&mut self, write: &Write) -> Result<()> {
         match write {
             Write::Put(event) => self.serve(event, &Record::write(event)),
+            Write::Except(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
             Write::Hold(event, deadline) => self.hold(event, *deadline),
             Write::Release(id) => self.release(*id),
             Write::Unhold(id) => self.unhold(*id).map(drop),
@@ -161,6 +162,9 @@ impl<'s> Batch<'s> {
             if tables.coordinates.get(&self.txn, &hash)?.map(number) == Some(seq) {
                 tables.coordinates.delete(&mut self.txn, &hash)?;
             }
+        }
+        if record.kind() == kinds::ANNOUNCEMENT {
+            tables.exceptions.delete(&mut self.txn, &record.id().0)?;
         }
         tables.ids.delete(&mut self.txn, &record.id().0)?;
         tables.events.delete(&mut self.txn, &seq.to_be_bytes())?;

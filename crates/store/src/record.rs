@@ -155,7 +155,8 @@ impl Matcher {
 
     /// Makes a filter ready.
     #[must_use]
-    pub fn new(filter: Filter) -> Self {
+    pub fn new(mut filter: Filter) -> Self {
+        filter.sort();
         let escape = |values: &Vec<String>| {
             let mut escaped: Vec<String> = values.iter().map(|value| json::escaped(value)).collect();
             escaped.sort_unstable();

@@ -12,6 +12,7 @@
 //! | `deleted_ids` | author, id | – |
 //! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; stamp |
 //! | `purging` | author | time: what is left of a vanished author and must not be shown |
+//! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
 //! | `refused`, `peers`, `todo` | | rows of sync and git |
 //!
 //! A *place* is `!created_at 8 | id 8 | seq 8`: in key order it is newest first, then lowest id, which is the order of
@@ -50,6 +51,7 @@ pub(crate) struct Tables {
     pub(crate) vanished: Table,
     pub(crate) withdrawn: Table,
     pub(crate) purging: Table,
+    pub(crate) exceptions: Table,
 }
 
 /// How many named tables there may ever be.
@@ -77,6 +79,7 @@ impl Tables {
             vanished: table("vanished")?,
             withdrawn: table("withdrawn")?,
             purging: table("purging")?,
+            exceptions: table("exceptions")?,
         };
         // Rows of the rooms that are not built yet; made now so that their arrival is no migration.
         for later in ["refused", "peers", "todo"] {

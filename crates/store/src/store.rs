@@ -120,7 +120,9 @@ impl Store {
         for kind in [kinds::ANNOUNCEMENT, kinds::STATE] {
             for row in self.tables.by_kind.prefix_iter(&txn, &kind.to_be_bytes())? {
                 let seq = row?.0.last_chunk::<8>().copied().unwrap_or_default();
-                tell(Restored::Served(Arc::new(self.by_seq(&txn, &seq)?.event()?)));
+                let event = Arc::new(self.by_seq(&txn, &seq)?.event()?);
+                let exception = self.tables.exceptions.get(&txn, &event.id.0)?.is_some();
+                tell(if exception { Restored::Exception(event) } else { Restored::Served(event) });
             }
         }
         for row in self.tables.held.iter(&txn)? {

@@ -69,6 +69,17 @@ impl Filter {
         }
     }
 
+    /// Sorts every list, for those who made a filter by hand.
+    pub fn sort(&mut self) {
+        self.ids = self.ids.take().map(sorted);
+        self.authors = self.authors.take().map(sorted);
+        self.kinds = self.kinds.take().map(sorted);
+        for (_, values) in &mut self.tags {
+            *values = sorted(std::mem::take(values));
+        }
+        self.tags.sort();
+    }
+
     /// The JSON text.
     #[must_use]
     pub fn to_json(&self) -> String {

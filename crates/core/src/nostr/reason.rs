@@ -139,6 +139,14 @@ pub enum Refusal {
     StoreFailed,
 }
 
+impl Refusal {
+    /// Whether only a lack of room speaks against the event, not the event itself.
+    #[must_use]
+    pub fn is_about_room(&self) -> bool {
+        matches!(self, Self::TooMuchHeld | Self::PurgatoryFull | Self::TooFast | Self::DiskFull | Self::StoreFailed)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

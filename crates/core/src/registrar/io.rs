@@ -17,13 +17,21 @@ pub enum Input {
     Submitted(Submission),
     /// A served event's own time (NIP-40) is over.
     Expired(Summary),
-    /// The git data that a held event waits for is here, complete, in a repository that may serve it.
-    DataFound {
-        /// The held event.
-        event: EventId,
-        /// The repository.
-        repo: RepoId,
-    },
+    /// The git data that an event needs is here, complete, in a repository that may serve it.
+    DataFound(DataFound),
+}
+
+/// Git data has come for an event. If the event is held, it is judged again from the beginning, because it may have
+/// been deleted, superseded or have expired since the data was looked for. If it is a state that is served already, it
+/// may release the announcement of one more repository that it speaks for.
+#[derive(Clone, Debug)]
+pub struct DataFound {
+    /// The event, held or served.
+    pub event: Arc<Signed>,
+    /// The repository.
+    pub repo: RepoId,
+    /// What the store knew directly before.
+    pub facts: Facts,
 }
 
 /// Something that survived in the store. Announcements and states are told served or held; of other events only the
@@ -32,6 +40,8 @@ pub enum Input {
 pub enum Restored {
     /// A served announcement or state.
     Served(Arc<Signed>),
+    /// A served announcement that is here by the maintainer exception.
+    Exception(Arc<Signed>),
     /// A held event and when it was to expire.
     Held(Arc<Signed>, Timestamp),
 }
@@ -171,9 +181,11 @@ pub struct Look {
 pub enum Write {
     /// Serve an event. What stands at its coordinate goes.
     Put(Arc<Signed>),
+    /// Remember of a served announcement that it is here by the maintainer exception, for as long as it is served.
+    Except(EventId),
     /// Keep an event, unserved, at least until then.
     Hold(Arc<Signed>, Timestamp),
-    /// Serve an event that was held.
+    /// Serve an event that was held. What stands at its coordinate goes.
     Release(EventId),
     /// Forget a held event.
     Unhold(EventId),

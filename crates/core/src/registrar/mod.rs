@@ -11,13 +11,13 @@ mod removal;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use io::{Input, Look, Output, Restored, Submission, Write};
+use io::{DataFound, Facts, Input, Look, Output, Restored, Source, Submission, Write};
 use policy::{Mode, Rules, World};
 use purgatory::{Purgatory, Waiting, What};
 
 use crate::limits;
 use crate::machine::Machine;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::event::Event;
 use crate::nostr::{PublicKey, Signed, Verdict, kinds};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
@@ -67,23 +67,15 @@ impl Registrar {
     }
 
     fn restore(&mut self, now: Now, restored: Restored) {
-        if self.rules.mode == Mode::Open && matches!(restored, Restored::Served(_)) {
-            return;
-        }
         match restored {
-            Restored::Served(event) => match event.kind {
-                kinds::ANNOUNCEMENT => {
-                    if let Some(announcement) = Announcement::read(&event, &self.rules.service) {
-                        self.catalog.put_announcement(Place::Served, announcement);
-                    }
+            Restored::Served(_) | Restored::Exception(_) if self.rules.mode == Mode::Open => {}
+            Restored::Served(event) if event.kind == kinds::STATE => {
+                if let Some(identifier) = event.tag("d").and_then(Identifier::new) {
+                    self.catalog.serve_state(event.pubkey, &identifier, event.stamp());
                 }
-                kinds::STATE => {
-                    if let Some(identifier) = event.tag("d").and_then(Identifier::new) {
-                        self.catalog.serve_state(event.pubkey, &identifier, event.stamp());
-                    }
-                }
-                _ => {}
-            },
+            }
+            Restored::Served(event) => self.restore_announcement(&event, false),
+            Restored::Exception(event) => self.restore_announcement(&event, true),
             Restored::Held(event, deadline) => {
                 // However long the server was down, everybody gets a little time to go on.
                 let left = deadline
@@ -91,6 +83,12 @@ impl Registrar {
                     .clamp(limits::PURGATORY_GRACE_SECS, self.rules.purgatory_secs.max(limits::PURGATORY_GRACE_SECS));
                 self.note_held(&event, now.mono.plus_secs(left));
             }
+        }
+    }
+
+    fn restore_announcement(&mut self, event: &Event, exception: bool) {
+        if let Some(announcement) = Announcement::read(event, &self.rules.service) {
+            self.catalog.put_announcement(Place::Served, Announcement { exception, ..announcement });
         }
     }
 
@@ -128,7 +126,11 @@ impl Registrar {
         let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
         let repo = announcement.repo.clone();
         let stamp = announcement.stamp;
-        self.catalog.put_announcement(Place::Served, announcement);
+        let exception = !announcement.listed;
+        if exception {
+            self.write(Write::Except(stamp.id));
+        }
+        self.catalog.put_announcement(Place::Served, Announcement { exception, ..announcement });
         let obsolete = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref()).map(|held| held.stamp);
         if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(stamp, *held)) {
             self.unhold(held.id);
@@ -209,38 +211,70 @@ impl Registrar {
     }
 
     /// Git data has come: what waited for it is served, the announcement first so that fast clients find it (G1-41).
-    fn data_found(&mut self, id: EventId, repo: &RepoId) {
-        let Some(waiting) = self.purgatory.get(id).cloned() else { return };
-        match waiting.what {
-            What::State(identifier) => {
-                let may_speak = identifier == repo.identifier
-                    && self.catalog.family(&identifier).is_some_and(|family| {
-                        family.is_hosted(repo.owner)
-                            && family.maintainers(repo.owner, self.rules.strict_maintainers).contains(&waiting.author)
-                    });
-                if !may_speak {
-                    return;
-                }
-                self.release_announcement(repo);
-                self.purgatory.take(id);
-                self.write(Write::Release(id));
-                let stamp = crate::nostr::Stamp { created_at: waiting.created_at, id };
-                for obsolete in self.catalog.serve_state(waiting.author, &identifier, stamp) {
-                    if obsolete.id != id {
-                        self.purgatory.take(obsolete.id);
-                        self.write(Write::Unhold(obsolete.id));
-                    }
-                }
-                self.wish(Output::Quarry(identifier));
+    fn data_found(&mut self, now: Now, found: DataFound) {
+        let DataFound { event, repo, facts } = found;
+        match facts.known {
+            Some(Place::Served) if event.kind == kinds::STATE && self.may_speak(&event, &repo) => {
+                self.release_announcement(&repo);
             }
-            What::PullRequest(targets) if targets.contains(repo) => {
-                self.purgatory.take(id);
-                self.write(Write::Release(id));
-                self.wish(Output::Quarry(repo.identifier.clone()));
-                self.wish(Output::Interest(repo.identifier.clone()));
-            }
-            What::PullRequest(_) | What::Announcement(_) => {}
+            Some(Place::Held) if self.is_still_wanted(now, &event, facts) => match event.kind {
+                kinds::STATE if self.may_speak(&event, &repo) => self.release_state(&event, &repo),
+                kind if kinds::is_pull_request(kind) && self.is_hosted(&repo) => {
+                    self.release_pull_request(&event, &repo)
+                }
+                _ => {}
+            },
+            _ => {}
         }
+    }
+
+    /// Judges a held event as if it came now (F3).
+    fn is_still_wanted(&self, now: Now, event: &Signed, facts: Facts) -> bool {
+        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory };
+        let source = Source::Client(vec![event.pubkey]);
+        let verdict = world.admit(event, &source, &Facts { known: None, ..facts });
+        let wanted = match verdict {
+            Verdict::Hold(_) => true,
+            Verdict::Refuse(refusal) => refusal.is_about_room(),
+            Verdict::Accept | Verdict::Pass | Verdict::Known(_) => false,
+        };
+        wanted
+            && self.purgatory.get(event.id).is_some()
+            && self.rules.precheck(event, event.json().len(), now.wall).is_none()
+    }
+
+    fn is_hosted(&self, repo: &RepoId) -> bool {
+        self.catalog.family(&repo.identifier).is_some_and(|family| family.is_hosted(repo.owner))
+    }
+
+    fn may_speak(&self, event: &Event, repo: &RepoId) -> bool {
+        let strict = self.rules.strict_maintainers;
+        event.tag("d") == Some(repo.identifier.as_str())
+            && self.is_hosted(repo)
+            && self
+                .catalog
+                .family(&repo.identifier)
+                .is_some_and(|family| family.maintainers(repo.owner, strict).contains(&event.pubkey))
+    }
+
+    fn release_state(&mut self, event: &Event, repo: &RepoId) {
+        self.release_announcement(repo);
+        self.purgatory.take(event.id);
+        self.write(Write::Release(event.id));
+        for obsolete in self.catalog.serve_state(event.pubkey, &repo.identifier, event.stamp()) {
+            if obsolete.id != event.id {
+                self.purgatory.take(obsolete.id);
+                self.write(Write::Unhold(obsolete.id));
+            }
+        }
+        self.wish(Output::Quarry(repo.identifier.clone()));
+    }
+
+    fn release_pull_request(&mut self, event: &Event, repo: &RepoId) {
+        self.purgatory.take(event.id);
+        self.write(Write::Release(event.id));
+        self.wish(Output::Quarry(repo.identifier.clone()));
+        self.wish(Output::Interest(repo.identifier.clone()));
     }
 
     fn release_announcement(&mut self, repo: &RepoId) {
@@ -270,7 +304,7 @@ impl Machine for Registrar {
             Input::Restored(restored) => self.restore(now, restored),
             Input::Submitted(submission) => self.submitted(now, submission),
             Input::Expired(summary) => self.remove(&summary, Place::Served),
-            Input::DataFound { event, repo } => self.data_found(event, &repo),
+            Input::DataFound(found) => self.data_found(now, found),
         }
         self.settle_changed();
     }

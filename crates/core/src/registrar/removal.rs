@@ -1,10 +1,12 @@
 //! How things leave: deletion, vanishing, withdrawal, expiry, and announcements that lose their last anchor.
 
+use std::collections::BTreeSet;
+
 use super::Registrar;
 use super::io::{Output, Summary, Target, Tombstone, Write};
 use super::policy;
 use super::purgatory::What;
-use crate::nostr::event::{Coordinate, Event, EventId};
+use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::Place;
@@ -13,12 +15,16 @@ use crate::repo::{Announcement, Identifier, RepoId};
 impl Registrar {
     /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
     pub(super) fn apply_deletion(&mut self, event: &Event, targets: &[Target]) {
-        for target in targets {
-            if !matches!(target.event.kind, kinds::DELETION | kinds::VANISH) {
-                self.remove(&target.event, target.place);
+        let ids: BTreeSet<EventId> = event.values("e").filter_map(EventId::from_hex).collect();
+        for Target { event: target, place } in targets {
+            // Named by id, or by a coordinate whose versions are meant up to the request's own time (D-02).
+            let meant = ids.contains(&target.id) || target.created_at <= event.created_at;
+            let deletable = !matches!(target.kind, kinds::DELETION | kinds::VANISH);
+            if meant && deletable && target.author == event.pubkey {
+                self.remove(target, *place);
             }
         }
-        for id in event.values("e").filter_map(EventId::from_hex) {
+        for id in ids {
             self.write(Write::Bury(Tombstone::Event(event.pubkey, id)));
         }
         for coordinate in
@@ -143,17 +149,19 @@ impl Registrar {
             // One that goes may have been another's reason to stay.
             while let Some(family) = self.catalog.family(&identifier) {
                 let exceptions = family.announcements().filter_map(|(author, slots)| {
-                    let served = slots.served.as_ref().filter(|served| !served.listed)?;
-                    (!family.is_invited(*author, strict)).then_some((*author, served.stamp.id))
+                    let served = slots.served.as_ref().filter(|served| served.exception)?;
+                    (!family.is_invited(*author, strict)).then_some((*author, served.stamp))
                 });
-                let lost: Vec<(PublicKey, EventId)> = exceptions.collect();
+                let lost: Vec<(PublicKey, Stamp)> = exceptions.collect();
                 if lost.is_empty() {
                     break;
                 }
-                for (owner, id) in lost {
-                    self.write(Write::Remove(id));
+                for (owner, stamp) in lost {
+                    self.write(Write::Remove(stamp.id));
                     let repo = RepoId { owner, identifier: identifier.clone() };
-                    self.catalog.take_announcement(Place::Served, &repo, id);
+                    self.catalog.take_announcement(Place::Served, &repo, stamp.id);
+                    // It said that the repository is not hosted here; its going does not say that it is again.
+                    self.write(Write::Bury(Tombstone::Withdrawn(repo, stamp)));
                 }
             }
             self.wish(Output::Interest(identifier.clone()));

@@ -15,6 +15,9 @@ pub struct Announcement {
     pub stamp: Stamp,
     /// Whether it names this service in `clone` and `relays`: only then is the repository hosted here.
     pub listed: bool,
+    /// Whether it was taken in only because somebody hosted here names its author as a maintainer. It goes with the last
+    /// such name. One that is merely not listed (any more: the service's own name may change) is left alone.
+    pub exception: bool,
     /// Who keeps it, by its author's word.
     pub roles: Roles,
     /// Git servers that have it.
@@ -36,6 +39,7 @@ impl Announcement {
         let urls = |name| sensible(event.all_values(name)).map(str::to_owned).collect();
         Some(Self {
             listed: service.is_listed(event, &repo),
+            exception: false,
             stamp: event.stamp(),
             roles: Roles::read(event),
             clone: urls("clone"),

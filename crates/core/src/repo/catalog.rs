@@ -134,7 +134,10 @@ impl Family {
     #[must_use]
     pub fn is_invited(&self, author: PublicKey, strict: bool) -> bool {
         let listers = self.named_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
-        listers.into_iter().any(|lister| self.hosts_of(*lister, strict).any(|host| host != author))
+        // A hosted owner who names a lead elsewhere has no set at all until that lead's announcement is here.
+        listers
+            .into_iter()
+            .any(|lister| self.is_hosted(*lister) || self.hosts_of(*lister, strict).any(|host| host != author))
     }
 
     fn best(&self, author: PublicKey) -> Option<&Announcement> {

@@ -15,11 +15,13 @@ impl World<'_> {
         if targets == 0 || targets > limits::MAX_DELETION_TARGETS {
             return Verdict::Refuse(Refusal::Targets(targets));
         }
-        if facts.targets.iter().any(|target| target.event.author != event.pubkey) {
+        // Foreign targets are passed over (D-03). A request that is about nothing else is somebody's mistake.
+        let foreign = facts.targets.iter().filter(|target| target.event.author != event.pubkey).count();
+        if foreign == targets {
             return Verdict::Refuse(Refusal::ForeignTarget);
         }
         let keeper = self.catalog.is_named(event.pubkey);
-        if self.rules.mode == Mode::Open || facts.author_here || !facts.targets.is_empty() || keeper {
+        if self.rules.mode == Mode::Open || facts.author_here || facts.targets.len() > foreign || keeper {
             Verdict::Accept
         } else {
             Verdict::Refuse(Refusal::Unrelated)
