@@ -10,7 +10,7 @@ use heed::{PutFlags, RwTxn};
 use crate::error::{Result, StoreError};
 use crate::index::{Entries, Pending, author_prefix};
 use crate::record::Record;
-use crate::schema::{key, number};
+use crate::schema::{key, number, seq_of_key};
 use crate::store::Store;
 
 /// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
@@ -244,7 +244,7 @@ impl<'s> Batch<'s> {
     ) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         for row in table.prefix_iter(&self.txn, prefix)? {
-            let seq = row?.0.last_chunk::<8>().map_or(0, |seq| u64::from_be_bytes(*seq));
+            let seq = seq_of_key(row?.0);
             let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? else { continue };
             if self.vanishes(&Record::read(bytes)?, author, up_to) {
                 found.push(seq);

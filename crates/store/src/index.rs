@@ -7,20 +7,20 @@ use heed::RwTxn;
 
 use crate::error::Result;
 use crate::record::Record;
-use crate::schema::{Digest, Place, Table, Tables, key, place, seq_of};
+use crate::schema::{Digest, Place, Table, Tables, TagKey, key, place, seq_of, seq_of_key};
 
 /// How much of a public key stands in index keys; hits are checked against the record.
 pub(crate) fn author_prefix(author: &PublicKey) -> &[u8] {
-    &author.0[..16]
+    &author.0[..8]
 }
 
 /// The keys of one event.
 pub(crate) struct Entries {
     pub(crate) time: Place,
-    pub(crate) kind: [u8; 26],
-    pub(crate) author: [u8; 40],
-    pub(crate) author_kind: [u8; 42],
-    pub(crate) tags: Vec<[u8; 41]>,
+    pub(crate) kind: [u8; 18],
+    pub(crate) author: [u8; 24],
+    pub(crate) author_kind: [u8; 26],
+    pub(crate) tags: Vec<[u8; 29]>,
 }
 
 impl Entries {
@@ -55,16 +55,16 @@ impl Entries {
 #[derive(Default)]
 pub(crate) struct Pending {
     time: Vec<Place>,
-    kind: Vec<[u8; 26]>,
-    author: Vec<[u8; 40]>,
-    author_kind: Vec<[u8; 42]>,
-    tags: Vec<[u8; 41]>,
+    kind: Vec<[u8; 18]>,
+    author: Vec<[u8; 24]>,
+    author_kind: Vec<[u8; 26]>,
+    tags: Vec<[u8; 29]>,
     /// Events that were added and removed again in the same batch.
     cancelled: HashSet<u64>,
     /// How many of the added events have this author.
-    authors: HashMap<[u8; 16], u32>,
+    authors: HashMap<[u8; 8], u32>,
     /// How many of the added events have this tag.
-    tag_values: HashMap<[u8; 17], u32>,
+    tag_values: HashMap<TagKey, u32>,
 }
 
 impl Pending {
@@ -95,11 +95,11 @@ impl Pending {
 
     /// Whether an event of this author is among those added.
     pub(crate) fn has_author(&self, author: &PublicKey) -> bool {
-        self.authors.get(prefix::<16>(&author.0)).is_some_and(|count| *count > 0)
+        self.authors.get(prefix::<8>(&author.0)).is_some_and(|count| *count > 0)
     }
 
     /// Whether an event with this tag is among those added.
-    pub(crate) fn has_tag(&self, tag: &[u8; 17]) -> bool {
+    pub(crate) fn has_tag(&self, tag: &TagKey) -> bool {
         self.tag_values.get(tag).is_some_and(|count| *count > 0)
     }
 
@@ -120,7 +120,7 @@ fn put_sorted<const N: usize>(
     cancelled: &HashSet<u64>,
 ) -> Result<()> {
     if !cancelled.is_empty() {
-        keys.retain(|key| key.last_chunk().is_none_or(|place| !cancelled.contains(&seq_of(place))));
+        keys.retain(|key| !cancelled.contains(&seq_of_key(key)));
     }
     keys.sort_unstable();
     for key in &keys {

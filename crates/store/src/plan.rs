@@ -7,7 +7,7 @@ use heed::{RoTxn, WithoutTls};
 
 use crate::error::Result;
 use crate::index::author_prefix;
-use crate::schema::{Place, Table, key, place};
+use crate::schema::{Place, Table, number, place};
 use crate::store::Store;
 
 /// A run of index entries, newest first.
@@ -73,9 +73,9 @@ impl Range {
         window: Window,
     ) -> Result<Option<Place>> {
         let Some(seq) = store.tables.ids.get(txn, &self.prefix)? else { return Ok(None) };
-        let seq: [u8; 8] = key(&[seq]);
-        let record = store.by_seq(txn, &seq)?;
-        let place = place(record.created_at().0, &record.id().0, u64::from_be_bytes(seq));
+        let seq = number(seq);
+        let record = store.by_seq(txn, seq)?;
+        let place = place(record.created_at().0, &record.id().0, seq);
         Ok(Some(place).filter(|place| after.is_none_or(|after| place > after) && window.contains(place)))
     }
 
@@ -102,7 +102,7 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn of(filter: &Filter) -> Self {
         let mut last = place(filter.since.map_or(0, |since| since.0), &[0xff; 32], u64::MAX);
-        last[8..].fill(0xff);
+        last[5..].fill(0xff);
         Self { first: place(filter.until.map_or(u64::MAX, |until| until.0), &[0; 32], 0), last }
     }
 

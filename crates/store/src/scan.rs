@@ -111,7 +111,7 @@ impl Scan {
             }
             let over = budget.spend();
             if wanted && seq_of(&place) <= self.up_to_seq {
-                let record = store.by_seq(&txn, place.last_chunk().unwrap_or(&[0; 8]))?;
+                let record = store.by_seq(&txn, seq_of(&place))?;
                 if is_visible(&record, now, &hidden) && self.take(&record, &mut filters) && show(record).is_break() {
                     return Ok(self.pause(&budget));
                 }

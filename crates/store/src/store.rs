@@ -13,7 +13,7 @@ use crate::batch::Batch;
 use crate::disk::DiskUse;
 use crate::error::{Result, StoreError};
 use crate::record::Record;
-use crate::schema::{Digest, MAX_TABLES, Tables, number};
+use crate::schema::{Digest, MAX_TABLES, Tables, number, seq_of_key};
 
 /// Address space, not disk: the file grows only as it is written, and the map never has to be resized, which would need
 /// every reader to be gone.
@@ -119,8 +119,7 @@ impl Store {
         let txn = self.env.read_txn()?;
         for kind in [kinds::ANNOUNCEMENT, kinds::STATE] {
             for row in self.tables.by_kind.prefix_iter(&txn, &kind.to_be_bytes())? {
-                let seq = row?.0.last_chunk::<8>().copied().unwrap_or_default();
-                let event = Arc::new(self.by_seq(&txn, &seq)?.event()?);
+                let event = Arc::new(self.by_seq(&txn, seq_of_key(row?.0))?.event()?);
                 let exception = self.tables.exceptions.get(&txn, &event.id.0)?.is_some();
                 tell(if exception { Restored::Exception(event) } else { Restored::Served(event) });
             }
@@ -145,9 +144,9 @@ impl Store {
         Ok(self.tables.held.len(&txn)?)
     }
 
-    pub(crate) fn by_seq<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: &[u8; 8]) -> Result<Record<'t>> {
+    pub(crate) fn by_seq<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: u64) -> Result<Record<'t>> {
         let missing = StoreError::Damaged("an index entry without its event");
-        Record::read(self.tables.events.get(txn, seq)?.ok_or(missing)?)
+        Record::read(self.tables.events.get(txn, &seq.to_be_bytes())?.ok_or(missing)?)
     }
 }
 
