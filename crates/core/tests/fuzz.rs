@@ -301,7 +301,7 @@ fn lengthen_a_string(random: &mut Xorshift, text: &mut Vec<u8>) {
     let at = quotes[random.below(quotes.len())] + 1;
     let more = random.pick(&[
         "x",
-        "\\",
+        "\\\\",
         "\\\"",
         "\\n",
         "\\u0000",

@@ -1,18 +1,14 @@
-//! What every store must do. [`suite`] is a list of named cases; [`differential`] compares a store with the model on
-//! random histories and questions. Both run against [`Memory`] itself and against the real store.
+//! What every store must do: a list of named cases, run against the model itself and against the real store.
 
 use std::sync::Arc;
 
 use grasp_core::limits;
-use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
+use grasp_core::nostr::event::{Event, EventId, Stamp};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds, signed};
 use grasp_core::registrar::io::{Facts, Gone, Questions, Summary, Target, Tombstone, Write};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
-
-use crate::chance::Chance;
-use crate::memory::Memory;
 
 /// A store, as the registrar's driver and the readers use it.
 ///
@@ -94,7 +90,7 @@ pub fn suite(make: impl Fn() -> Box<dyn Shelf>) {
 }
 
 /// Says where we were if the test panics.
-struct Naming(String);
+pub(crate) struct Naming(pub(crate) String);
 
 impl Drop for Naming {
     fn drop(&mut self) {
@@ -107,7 +103,7 @@ impl Drop for Naming {
 // The cases.
 
 const NOW: Timestamp = Timestamp(1_000);
-const PLENTY: usize = 10_000;
+pub(crate) const PLENTY: usize = 10_000;
 
 /// An event with a right id and no signature: stores take our word for it.
 #[must_use]
@@ -115,7 +111,13 @@ pub fn draft(author: u8, kind: u16, created_at: u64, tags: &[&[&str]]) -> Arc<Si
     draft_owned(author, kind, created_at, crate::author::owned(tags), String::new())
 }
 
-fn draft_owned(author: u8, kind: u16, created_at: u64, tags: Vec<Vec<String>>, content: String) -> Arc<Signed> {
+pub(crate) fn draft_owned(
+    author: u8,
+    kind: u16,
+    created_at: u64,
+    tags: Vec<Vec<String>>,
+    content: String,
+) -> Arc<Signed> {
     let created_at = Timestamp(created_at);
     let mut event = Event { id: EventId([0; 32]), pubkey: key(author), created_at, kind, tags, content, sig: [0; 64] };
     event.id = EventId(signed::hash(&event));
@@ -127,7 +129,7 @@ fn drafts(author: u8, kind: u16, created_at: u64, d: &str) -> (Arc<Signed>, Arc<
     crate::author::pair(|word| draft(author, kind, created_at, &[&["d", d], &["word", word]]))
 }
 
-fn key(author: u8) -> PublicKey {
+pub(crate) fn key(author: u8) -> PublicKey {
     PublicKey([author; 32])
 }
 
@@ -731,289 +733,4 @@ fn long_values(shelf: &mut dyn Shelf) {
         }
         assert_eq!(facts(shelf, event).current, Some(event.stamp()));
     }
-}
-
-// The comparison.
-
-/// Sets of filters that are asked after every step.
-const QUESTIONS_PER_STEP: usize = 3;
-
-/// Runs a random history of `steps` steps against a store and the model, compares them after every step, and gives back
-/// how many pairs of (store, filters) were compared. The store must be empty. A failure names the seed and the step.
-pub fn differential(seed: u64, steps: usize, shelf: &mut dyn Shelf) -> u64 {
-    let mut history = History { chance: Chance::new(seed), model: Memory::new(), pool: Vec::new(), compared: 0 };
-    for step in 0..steps {
-        let _naming = Naming(format!("differential: seed {seed}, step {step} of {steps}"));
-        for write in history.next_writes(shelf) {
-            history.model.write(&write);
-            shelf.write(&write);
-        }
-        match history.chance.below(8) {
-            0 => {
-                history.model.abort();
-                shelf.abort();
-            }
-            1..=4 => {
-                history.model.commit();
-                shelf.commit();
-            }
-            _ => {}
-        }
-        history.compare(shelf);
-    }
-    shelf.commit();
-    history.model.commit();
-    history.compare(shelf);
-    history.compared
-}
-
-/// A random past and the model that lived through it.
-struct History {
-    chance: Chance,
-    model: Memory,
-    /// Every event that was ever thought of, served or not.
-    pool: Vec<Arc<Signed>>,
-    compared: u64,
-}
-
-const AUTHORS: u8 = 4;
-const KINDS: &[u16] = &[0, 1, 1, 5, 5, 7, 62, 62, 1_059, 1_111, 1_621, 10_317, 30_023, 30_617, 30_617, 30_618, 30_618];
-const LETTERS: &[u8] = b"aAeEqptTdx";
-const WORDS: &[&str] =
-    &["", "x", "X", "xy", "a:b", "say \"hi\"", "back\\slash", "two\nlines\tand tabs", "\u{1}\u{1f}", "é🚀", "\u{7f}/"];
-/// Few, so that ties abound.
-const TIMES: std::ops::Range<u64> = 100..110;
-
-impl History {
-    fn compare(&mut self, shelf: &mut dyn Shelf) {
-        for _ in 0..4 {
-            let Some(event) = self.chance.pick(&self.pool).cloned() else { break };
-            self.compare_facts(shelf, &event);
-        }
-        for _ in 0..QUESTIONS_PER_STEP {
-            let filters: Vec<Filter> = (0..1 + self.chance.below(3)).map(|_| self.filter()).collect();
-            let default_limit = *self.chance.pick(&[1, 3, 20, PLENTY]).expect("not empty");
-            let now = self.moment();
-            let asked = filters.iter().map(Filter::to_json).collect::<Vec<_>>().join(" ");
-            let (model, real) =
-                (self.model.query(&filters, default_limit, now), shelf.query(&filters, default_limit, now));
-            assert_eq!(model, real, "query at {now}, default limit {default_limit}: {asked} (left: model)");
-            assert_eq!(self.model.count(&filters, now), shelf.count(&filters, now), "count at {now}: {asked}");
-            self.compared += 1;
-        }
-        let now = self.moment();
-        assert_eq!(sorted(self.model.due(now)), sorted(shelf.due(now)), "due at {now} (left: model)");
-        assert_eq!(self.model.served(), shelf.served(), "served, in sequence (left: model)");
-        assert_eq!(sorted(self.model.held()), sorted(shelf.held()), "held (left: model)");
-    }
-
-    fn compare_facts(&mut self, shelf: &mut dyn Shelf, event: &Signed) -> Facts {
-        let questions = Questions {
-            links: self.chance.one_in(2),
-            author: self.chance.one_in(2),
-            targets: event.kind == kinds::DELETION && !self.chance.one_in(4),
-        };
-        let facts = self.model.facts(event, questions);
-        assert_eq!(facts, shelf.facts(event, questions), "facts of {} with {questions:?} (left: model)", event.json());
-        facts
-    }
-
-    /// What the registrar could write next. It never contradicts what the store knows, so neither does this.
-    fn next_writes(&mut self, shelf: &mut dyn Shelf) -> Vec<Write> {
-        match self.chance.below(18) {
-            0 => self.some_served().map(|event| Write::Remove(event.id)).into_iter().collect(),
-            1 => self.some_held().map(|event| Write::Unhold(event.id)).into_iter().collect(),
-            2 | 3 => self.release(),
-            4 | 5 => self.bury(),
-            _ => {
-                let event =
-                    if self.pool.is_empty() || !self.chance.one_in(5) { self.event() } else { self.old_event() };
-                let facts = self.compare_facts(shelf, &event);
-                self.pool.push(event.clone());
-                let wins = facts.current.is_none_or(|current| supersedes(event.stamp(), current));
-                match (facts.known, facts.gone) {
-                    (None, None) if wins && self.chance.one_in(4) => {
-                        vec![Write::Hold(event, Timestamp(500 + self.chance.draw() % 5))]
-                    }
-                    (None, None) if wins => vec![Write::Put(event)],
-                    _ => Vec::new(),
-                }
-            }
-        }
-    }
-
-    fn release(&mut self) -> Vec<Write> {
-        let Some(event) = self.some_held() else { return Vec::new() };
-        let facts = self.model.facts(&event, Questions::default());
-        let wins = facts.current.is_none_or(|current| supersedes(event.stamp(), current));
-        vec![if wins && facts.gone.is_none() { Write::Release(event.id) } else { Write::Unhold(event.id) }]
-    }
-
-    fn bury(&mut self) -> Vec<Write> {
-        let event = if self.pool.is_empty() { self.event() } else { self.old_event() };
-        let time = Timestamp(TIMES.start + self.chance.draw() % 12);
-        let author = if self.chance.one_in(3) { self.author() } else { event.pubkey };
-        let mut writes = Vec::new();
-        let tombstone = match (self.chance.below(8), event.coordinate()) {
-            (0..=2, _) => Tombstone::Event(author, event.id),
-            (3 | 4, Some(at)) => Tombstone::Coordinate(at, time),
-            (5 | 6, Some(at)) if RepoId::of(&at).is_some() => {
-                let repo = RepoId::of(&at).expect("just seen");
-                Tombstone::Withdrawn(repo, Stamp { created_at: time, id: event.id })
-            }
-            // Seldom and mostly early, or the world would soon be empty.
-            (7, _) if self.chance.one_in(2) => {
-                let up_to = Timestamp(TIMES.start + self.chance.draw() % 6);
-                let held = self.model.held_events().filter(|held| held.pubkey == author && held.created_at <= up_to);
-                writes.extend(held.map(|held| Write::Unhold(held.id)));
-                Tombstone::Author(author, up_to)
-            }
-            _ => return Vec::new(),
-        };
-        writes.push(Write::Bury(tombstone));
-        writes
-    }
-
-    fn some_served(&mut self) -> Option<Arc<Signed>> {
-        let served: Vec<_> = self.model.served_events().cloned().collect();
-        self.chance.pick(&served).cloned()
-    }
-
-    fn some_held(&mut self) -> Option<Arc<Signed>> {
-        let held: Vec<_> = self.model.held_events().cloned().collect();
-        self.chance.pick(&held).cloned()
-    }
-
-    fn old_event(&mut self) -> Arc<Signed> {
-        self.chance.pick(&self.pool).expect("not empty").clone()
-    }
-
-    fn author(&mut self) -> PublicKey {
-        key(1 + self.chance.below(usize::from(AUTHORS)) as u8)
-    }
-
-    fn moment(&mut self) -> Timestamp {
-        Timestamp(TIMES.start + self.chance.draw() % 30)
-    }
-
-    fn event(&mut self) -> Arc<Signed> {
-        let kind = *self.chance.pick(KINDS).expect("not empty");
-        let created_at = TIMES.start + self.chance.draw() % (TIMES.end - TIMES.start);
-        let author = 1 + self.chance.below(usize::from(AUTHORS)) as u8;
-        let mut tags = if kind == kinds::DELETION { self.targets(key(author)) } else { Vec::new() };
-        if kinds::class(kind) == kinds::Class::Addressable && !self.chance.one_in(10) {
-            // Few, so that versions meet.
-            let names = &["x", "X", "a:b"];
-            let d = if self.chance.one_in(3) { self.word() } else { names[self.chance.below(3)].to_owned() };
-            tags.push(vec!["d".to_owned(), d]);
-        }
-        for _ in 0..self.chance.below(5) {
-            let letter = *self.chance.pick(LETTERS).expect("not empty");
-            let mut tag = vec![char::from(letter).to_string(), self.value(letter)];
-            if self.chance.one_in(4) {
-                tag.push(self.word());
-            }
-            if self.chance.one_in(10) {
-                tag.truncate(1);
-            }
-            tags.push(tag);
-        }
-        if self.chance.one_in(5) {
-            let at = if self.chance.one_in(6) { self.word() } else { (105 + self.chance.draw() % 25).to_string() };
-            tags.push(vec!["expiration".to_owned(), at]);
-        }
-        if self.chance.one_in(6) {
-            tags.push(vec!["subject".to_owned(), self.word()]);
-        }
-        // The number makes events different whose every other part is the same.
-        let content = format!("{} {}", self.word(), self.chance.draw() % 1_000_000);
-        draft_owned(author, kind, created_at, tags, content)
-    }
-
-    /// Tags of a deletion request for things that exist, mostly its author's own.
-    fn targets(&mut self, author: PublicKey) -> Vec<Vec<String>> {
-        let own: Vec<_> = self.pool.iter().filter(|event| event.pubkey == author || event.kind == 1).cloned().collect();
-        let mut tags = Vec::new();
-        for _ in 0..self.chance.below(5) {
-            let Some(event) = self.chance.pick(&own).cloned() else { break };
-            tags.push(match event.coordinate() {
-                Some(at) if self.chance.one_in(2) => vec!["a".to_owned(), at.to_string()],
-                _ => vec!["e".to_owned(), event.id.to_string()],
-            });
-        }
-        tags
-    }
-
-    fn word(&mut self) -> String {
-        match self.chance.below(30) {
-            // Longer than a key of LMDB may be, and different only at the end.
-            0 => format!("{}{}", "long ".repeat(120), self.chance.below(2)),
-            _ => (*self.chance.pick(WORDS).expect("not empty")).to_owned(),
-        }
-    }
-
-    /// A value that suits a letter, mostly of something that exists.
-    fn value(&mut self, letter: u8) -> String {
-        match letter {
-            b'e' | b'E' | b'q' if !self.pool.is_empty() && !self.chance.one_in(4) => self.old_event().id.to_string(),
-            b'a' | b'A' | b'q' if !self.pool.is_empty() && !self.chance.one_in(4) => {
-                let event = self.old_event();
-                let mut text = event.coordinate().map_or_else(|| event.id.to_string(), |at| at.to_string());
-                if self.chance.one_in(6) && text.ends_with(':') {
-                    text.pop();
-                }
-                text
-            }
-            b'a' | b'A' => Coordinate { kind: 30_617, pubkey: self.author(), d: self.word() }.to_string(),
-            b'p' if !self.chance.one_in(4) => self.author().to_string(),
-            _ => self.word(),
-        }
-    }
-
-    fn filter(&mut self) -> Filter {
-        let mut filter = Filter::default();
-        if self.chance.one_in(8) {
-            let ids = (0..self.chance.below(4)).map(|_| self.pool_id()).collect();
-            filter.ids = Some(sorted(ids));
-        }
-        if self.chance.one_in(3) {
-            filter.authors = Some(sorted((0..self.few()).map(|_| self.author()).collect()));
-        }
-        if self.chance.one_in(3) {
-            let kinds = (0..self.few()).map(|_| *self.chance.pick(KINDS).expect("not empty")).collect();
-            filter.kinds = Some(sorted(kinds));
-        }
-        while self.chance.one_in(3) {
-            let letter = *self.chance.pick(LETTERS).expect("not empty");
-            let values = (0..self.few()).map(|_| self.value(letter)).collect();
-            filter.tags.retain(|(other, _)| *other != letter);
-            filter.tags.push((letter, sorted(values)));
-        }
-        filter.tags.sort();
-        if self.chance.one_in(4) {
-            filter.since = Some(Timestamp(TIMES.start + self.chance.draw() % 10));
-        }
-        if self.chance.one_in(4) {
-            filter.until = Some(Timestamp(TIMES.start + self.chance.draw() % 10));
-        }
-        if self.chance.one_in(2) {
-            filter.limit = Some(self.chance.below(12));
-        }
-        filter
-    }
-
-    /// Mostly one to three, sometimes none: an empty list matches nothing.
-    fn few(&mut self) -> usize {
-        if self.chance.one_in(20) { 0 } else { 1 + self.chance.below(3) }
-    }
-
-    fn pool_id(&mut self) -> EventId {
-        if self.pool.is_empty() || self.chance.one_in(5) { EventId([9; 32]) } else { self.old_event().id }
-    }
-}
-
-fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
-    values.sort_unstable();
-    values.dedup();
-    values
 }

@@ -6,7 +6,8 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, Signed, kinds};
 use grasp_core::registrar::io::{Facts, Gone, Questions, Summary, Tombstone, Write};
 use grasp_core::time::Timestamp;
-use grasp_sim::contract::{Shelf, differential, suite};
+use grasp_sim::contract::{Shelf, suite};
+use grasp_sim::differential::differential;
 use grasp_sim::memory::Memory;
 
 #[test]

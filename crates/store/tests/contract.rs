@@ -7,6 +7,7 @@ use grasp_core::nostr::{Filter, Signed};
 use grasp_core::registrar::io::{Facts, Questions, Restored, Summary, Write};
 use grasp_core::time::Timestamp;
 use grasp_sim::contract::{self, Shelf};
+use grasp_sim::differential::differential;
 use grasp_store::{Batch, Options, Progress, Record, Scan, Store};
 use tempfile::TempDir;
 
@@ -121,6 +122,6 @@ fn the_real_store_keeps_every_promise() {
 
 #[test]
 fn the_query_engine_agrees_with_the_plain_truth() {
-    let compared: u64 = (0..25).map(|seed| contract::differential(seed, 150, &mut Disk::new())).sum();
+    let compared: u64 = (0..25).map(|seed| differential(seed, 150, &mut Disk::new())).sum();
     assert!(compared >= 10_000, "only {compared} questions were compared");
 }

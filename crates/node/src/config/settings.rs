@@ -184,7 +184,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "RELAY_MAX_EVENT_SIZE_BYTES",
         section: LIMITS,
-        shape: Shape::Number { min: 1 << 10, max: 4 << 20 },
+        shape: Shape::Number { min: 1 << 10, max: 1 << 20 },
         default: Fallback::Value("196608"),
         help: "Size of an event as JSON, in bytes. Repository states (kind 30618) may always have 1 MiB, because they \
                name every branch and tag.",

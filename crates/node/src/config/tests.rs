@@ -188,3 +188,9 @@ fn the_owner_key_may_come_from_systemd() {
     assert!(show(&config, false).contains("(hidden)"));
     assert!(show(&config, false).contains("credential /run/c/relay_owner_nsec"));
 }
+
+#[test]
+fn the_reference_in_the_documentation_is_the_code_s() {
+    let documented = include_str!("../../../../docs/settings.md");
+    assert!(documented == super::reference(), "run `just settings`");
+}
