@@ -14,8 +14,6 @@ mod rooms;
 
 use std::process::ExitCode;
 
-use tracing::error;
-
 fn main() -> ExitCode {
     let matches = config::command().get_matches();
     let printing = matches.subcommand().filter(|(name, _)| *name == "config").map(|(_, config)| config.clone());
@@ -47,7 +45,7 @@ fn main() -> ExitCode {
     match rooms::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            error!("{problem:#}");
+            eprintln!("graspd: {problem:#}");
             ExitCode::FAILURE
         }
     }

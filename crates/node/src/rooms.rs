@@ -13,6 +13,7 @@ use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::Service;
 use grasp_store::{Options, Store};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -76,19 +77,21 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         },
         config,
     };
+    // Whoever reads the welcome may send a signal at once.
+    let signals = Signals::listen()?;
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
-    runtime.block_on(serve(listener, house, grace));
+    runtime.block_on(serve(listener, house, signals, grace));
     threads.stop();
     info!("stopped");
     Ok(())
 }
 
 /// Serves until a signal comes, then lets connections finish within the grace.
-async fn serve(listener: TcpListener, house: House, grace: Duration) {
+async fn serve(listener: TcpListener, house: House, signals: Signals, grace: Duration) {
     let (leave, leaving) = watch::channel(false);
     let door = tokio::spawn(Door { listener, house: Arc::new(house), leaving }.run());
-    stop_signal().await;
+    signals.stop().await;
     info!("going down");
     let _ = leave.send(true);
     if let Ok(mut all_gone) = door.await
@@ -98,16 +101,23 @@ async fn serve(listener: TcpListener, house: House, grace: Duration) {
     }
 }
 
-async fn stop_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        warn!("signals cannot be heard; only a kill will stop this server");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that ask the server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen to signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn stop(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 

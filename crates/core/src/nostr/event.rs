@@ -103,6 +103,9 @@ struct Wire<'a> {
 impl Event {
     /// Reads an event from its JSON text. Unknown members are dropped: they are not signed.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
+        if !is_object(text) {
+            return Err(Malformed::Shape("an event is an object".to_owned()));
+        }
         let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| Malformed::Shape(explain(&error)))?;
         Ok(Self {
             id: EventId::from_hex(&wire.id).ok_or(Malformed::Hex("id"))?,
@@ -123,7 +126,10 @@ impl Event {
             #[serde(borrow)]
             id: Cow<'a, str>,
         }
-        serde_json::from_str::<Claim<'_>>(text).ok().and_then(|claim| EventId::from_hex(&claim.id))
+        serde_json::from_str::<Claim<'_>>(text)
+            .ok()
+            .filter(|_| is_object(text))
+            .and_then(|claim| EventId::from_hex(&claim.id))
     }
 
     /// What decides between this event and another version of it.
@@ -181,6 +187,11 @@ impl Event {
     pub fn is_protected(&self) -> bool {
         self.tags.iter().any(|tag| tag.first().is_some_and(|name| name == "-"))
     }
+}
+
+/// Whether a text can only be an object: serde takes an array of the right values for a struct, too.
+fn is_object(text: &str) -> bool {
+    text.trim_ascii_start().starts_with('{')
 }
 
 /// A parser's complaint without its position and without more of a stranger's text than is useful.

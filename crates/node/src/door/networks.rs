@@ -78,7 +78,7 @@ impl Drop for Place {
 }
 
 enum Request {
-    Enter(Network, oneshot::Sender<Option<Budget>>),
+    Enter(Network, oneshot::Sender<Option<Place>>),
     Leave(Network),
 }
 
@@ -93,7 +93,7 @@ impl NetworksDoor {
     /// Starts the task that owns the books.
     pub(crate) fn open(allowance: Allowance, clock: Clock) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(keep_books(receiver, allowance, clock));
+        tokio::spawn(keep_books(receiver, sender.downgrade(), allowance, clock));
         Self { sender, clock }
     }
 
@@ -104,8 +104,7 @@ impl NetworksDoor {
         };
         let (reply, answer) = oneshot::channel();
         let _ = self.sender.send(Request::Enter(network, reply));
-        let budget = answer.await.ok()??;
-        Some(Place { network: Some((network, self.sender.clone(), budget)), clock: self.clock })
+        answer.await.ok()?
     }
 }
 
@@ -114,7 +113,12 @@ struct Account {
     budget: Budget,
 }
 
-async fn keep_books(mut requests: mpsc::UnboundedReceiver<Request>, allowance: Allowance, clock: Clock) {
+async fn keep_books(
+    mut requests: mpsc::UnboundedReceiver<Request>,
+    door: mpsc::WeakUnboundedSender<Request>,
+    allowance: Allowance,
+    clock: Clock,
+) {
     let mut accounts: HashMap<Network, Account> = HashMap::new();
     while let Some(request) = requests.recv().await {
         match request {
@@ -123,9 +127,12 @@ async fn keep_books(mut requests: mpsc::UnboundedReceiver<Request>, allowance: A
                     .entry(network)
                     .or_insert_with(|| Account { connections: 0, budget: Arc::new(Mutex::new(allowance.bucket())) });
                 let free = allowance.connections == 0 || account.connections < allowance.connections;
-                if reply.send(free.then(|| account.budget.clone())).is_ok() && free {
+                let place = door.upgrade().filter(|_| free).map(|door| {
                     account.connections += 1;
-                }
+                    Place { network: Some((network, door, account.budget.clone())), clock }
+                });
+                // A client that has gone meanwhile never takes its place, which is then dropped and so given back.
+                let _ = reply.send(place);
             }
             Request::Leave(network) => {
                 if let Some(account) = accounts.get_mut(&network) {
@@ -158,6 +165,22 @@ mod tests {
         assert_ne!(network("203.0.113.7"), network("203.0.114.7"));
         assert_eq!(network("2001:db8:1:2::3"), network("2001:db8:1:ffff::"));
         assert_ne!(network("2001:db8:1::"), network("2001:db8:2::"));
+    }
+
+    #[tokio::test]
+    async fn whoever_leaves_before_the_answer_takes_no_place() {
+        let door = NetworksDoor::open(Allowance { connections: 1, events_per_minute: 60 }, Clock::start());
+        let from = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let mut entering = Box::pin(door.enter(from("203.0.113.1")));
+        tokio::select! {
+            biased;
+            _ = entering.as_mut() => panic!("nobody has answered yet"),
+            () = std::future::ready(()) => {}
+        }
+        // When this one has its answer, the first has been sent its own.
+        assert!(door.enter(from("198.51.100.1")).await.is_some());
+        drop(entering);
+        assert!(door.enter(from("203.0.113.1")).await.is_some());
     }
 
     #[tokio::test]

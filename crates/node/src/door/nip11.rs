@@ -32,6 +32,7 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
             "default_limit": config.filter_limit,
             "max_subid_length": limits::MAX_SUBSCRIPTION_ID_BYTES,
             "max_event_tags": limits::MAX_EVENT_TAGS,
+            "max_state_event_tags": limits::MAX_STATE_TAGS,
             "max_event_bytes": config.max_event_bytes,
             "max_state_event_bytes": limits::MAX_STATE_EVENT_BYTES.max(config.max_event_bytes),
             "max_content_length": config.max_event_bytes,

@@ -16,6 +16,8 @@ use crate::hands::readers::{Job, ReconcileJob};
 #[derive(Default)]
 pub(crate) struct Reconciliations {
     open: HashMap<String, Reconciliation>,
+    /// Sets that were asked for and have not come, those of closed and replaced reconciliations included.
+    reading: usize,
 }
 
 struct Reconciliation {
@@ -45,11 +47,12 @@ impl Reconciliations {
         message: Vec<u8>,
     ) {
         self.open.remove(&name);
-        if self.open.len() >= rooms.max_neg_sessions {
+        if self.open.len().max(self.reading) >= rooms.max_neg_sessions {
             let text = format!("rate-limited: too many negentropy subscriptions, at most {}", rooms.max_neg_sessions);
             return out.text(&message::neg_err(&name, &text));
         }
         let key = rooms.new_key();
+        self.reading += 1;
         rooms.library.open(filter, key, to.clone());
         self.open.insert(name, Reconciliation { key, stage: Stage::Reading(message), heard: rooms.clock.mono() });
     }
@@ -83,6 +86,7 @@ impl Reconciliations {
         key: SubKey,
         set: Result<Arc<Held>, SetProblem>,
     ) {
+        self.reading -= 1;
         let Some(name) = self.name_of(key) else { return };
         let Some(reconciliation) = self.open.get_mut(&name) else { return };
         let text = match set {

@@ -53,15 +53,17 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     if !is_root {
         return html(StatusCode::NOT_FOUND, pages::not_found());
     }
-    if socket::is_upgrade(request.headers()) {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut answer = status(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD or a websocket\n");
+        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, OPTIONS"));
+        return answer;
+    }
+    if *request.method() == Method::GET && socket::is_upgrade(request.headers()) {
         let address = client::address(peer, request.headers(), &house.config.trusted_proxies);
         return match house.networks.enter(address).await {
             Some(place) => socket::upgrade(house, place, presence, request),
             None => status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
         };
-    }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return status(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD or a websocket\n");
     }
     if accepts_nostr_json(request.headers()) {
         return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());

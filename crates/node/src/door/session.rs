@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::nostr::message::{self, ClientMessage};
+use grasp_core::nostr::message::{self, BadMessage, ClientMessage};
 use grasp_core::nostr::reason::{Refusal, Verdict};
 use grasp_core::nostr::{Event, PublicKey, Verifier, auth};
 use grasp_core::repo::Service;
@@ -121,8 +121,10 @@ impl Out {
 
 /// Why a session ends.
 enum End {
-    /// The client has gone or said goodbye.
+    /// The client has gone.
     Gone,
+    /// The client said goodbye; the answer to it is ready to be sent.
+    Goodbye,
     /// The client broke the protocol or was too slow, or the server goes down.
     Close(CloseCode, &'static str),
 }
@@ -171,12 +173,18 @@ impl Session {
     {
         let end = self.serve(&mut socket, &presence).await;
         self.subscriptions.close_all(&self.rooms);
-        if let End::Close(code, reason) = end {
-            debug!(reason, "a session is closed");
-            let goodbye = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
-            // Whoever does not listen does not hear it.
-            let _ = tokio::time::timeout(Duration::from_secs(1), socket.close(Some(goodbye))).await;
-        }
+        // Whoever does not listen does not hear it.
+        let goodbye = async {
+            match end {
+                End::Gone => Ok(()),
+                End::Goodbye => socket.flush().await,
+                End::Close(code, reason) => {
+                    debug!(reason, "a session is closed");
+                    socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await
+                }
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
 
     async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>, presence: &Presence) -> End
@@ -298,7 +306,8 @@ impl Session {
                 Ok(())
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(()),
-            Some(Ok(Message::Close(_))) | None => Err(End::Gone),
+            Some(Ok(Message::Close(_))) => Err(End::Goodbye),
+            None => Err(End::Gone),
             Some(Err(problem)) => Err(match problem {
                 WsError::Capacity(CapacityError::MessageTooLong { .. }) => {
                     End::Close(CloseCode::Size, "the message is too long")
@@ -323,7 +332,15 @@ impl Session {
             }
             Ok(ClientMessage::NegMsg(name, message)) => reconciliations.message(rooms, postbox, out, &name, message),
             Ok(ClientMessage::NegClose(name)) => reconciliations.close(&name),
-            Err(bad) => out.text(&bad.answer()),
+            Err(bad) => {
+                // The answer says that something of this name has ended.
+                match &bad {
+                    BadMessage::Closed(name, _) => subscriptions.close(rooms, postbox, name),
+                    BadMessage::NegErr(name, _) => reconciliations.close(name),
+                    BadMessage::Notice(_) => {}
+                }
+                out.text(&bad.answer());
+            }
         }
         Ok(())
     }
@@ -334,7 +351,7 @@ impl Session {
             return Ok(());
         }
         // Who may send protected events is asked for a proof only when it matters.
-        if self.challenge.is_none() && text.contains("[\"-\"") {
+        if self.challenge.is_none() && text.contains("\"-\"") {
             self.challenge();
         }
         let Some(permit) = self.rooms.line.place(text.len()).await else {

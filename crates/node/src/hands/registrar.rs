@@ -91,10 +91,12 @@ impl Desk {
                 warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 state.not_before = Some(Instant::now() + RETRY);
                 for checked in batch {
-                    let id = checked.result.as_ref().map(|event| event.id).map_err(|rejected| rejected.id);
-                    if let Ok(id) | Err(Some(id)) = id {
-                        checked.from.send(Letter::Answer(ok(id, &Verdict::Refuse(refusal.clone()))));
-                    }
+                    // What was no event stays none, whatever became of the others.
+                    let text = match checked.result {
+                        Ok(event) => ok(event.id, &Verdict::Refuse(refusal.clone())),
+                        Err(rejected) => rejected.answer(),
+                    };
+                    checked.from.send(Letter::Answer(text));
                 }
             }
         }
@@ -150,8 +152,7 @@ impl Desk {
             let text = match (checked.result, verdict) {
                 (Ok(event), Some(verdict)) => ok(event.id, &verdict),
                 (Ok(event), None) => ok(event.id, &Verdict::Refuse(Refusal::StoreFailed)),
-                (Err(Rejected { id: Some(id), why }), _) => ok(id, &Verdict::Refuse(why)),
-                (Err(Rejected { id: None, why }), _) => message::notice(&why.to_string()),
+                (Err(rejected), _) => rejected.answer(),
             };
             checked.from.send(Letter::Answer(text));
         }
@@ -218,6 +219,15 @@ fn drain(registrar: &mut Registrar, txn: &mut Batch<'_>, settled: &mut Settled) 
         }
     }
     Ok(())
+}
+
+impl Rejected {
+    fn answer(self) -> String {
+        match self.id {
+            Some(id) => ok(id, &Verdict::Refuse(self.why)),
+            None => message::notice(&self.why.to_string()),
+        }
+    }
 }
 
 fn ok(id: EventId, verdict: &Verdict) -> String {

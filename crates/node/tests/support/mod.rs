@@ -1,5 +1,5 @@
 //! A real server in a folder of its own, and a plain websocket client for it.
-#![allow(dead_code, reason = "each test file uses what it needs")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -66,7 +66,11 @@ impl Server {
                 address = at.trim().parse().ok();
             }
             if let Some(url) = line.trim().strip_prefix("relay") {
-                base = url.trim().strip_prefix("ws://").and_then(|rest| rest.split_once('/')).map_or(String::new(), |(_, path)| format!("/{path}"));
+                base = url
+                    .trim()
+                    .strip_prefix("ws://")
+                    .and_then(|rest| rest.split_once('/'))
+                    .map_or(String::new(), |(_, path)| format!("/{path}"));
             }
             welcome.push(line);
         }
