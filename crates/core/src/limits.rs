@@ -34,9 +34,6 @@ pub const MAX_FILTER_BYTES_TOTAL: usize = 256 * 1024 * 1024;
 /// Bytes waiting for a slow reader before it is let go.
 pub const MAX_UNSENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Scan output that may wait for one connection's socket; the scan pauses above it.
-pub const SCAN_AHEAD_BYTES: usize = 512 * 1024;
-
 /// Events of one connection that were sent but not answered; above it the socket is not read.
 pub const MAX_UNANSWERED_PER_CONNECTION: usize = 512;
 
@@ -73,6 +70,9 @@ pub const NEGENTROPY_FRAME_BYTES: usize = 60_000;
 
 /// Seconds without a message after which a negentropy session is dropped.
 pub const NEGENTROPY_IDLE_SECS: u64 = 60;
+
+/// Seconds after which a negentropy session is dropped however lively it is: its set takes memory that others want.
+pub const NEGENTROPY_LIFE_SECS: u64 = 600;
 
 /// How far in the future an event may be dated. A far-future state would freeze a repository.
 pub const MAX_FUTURE_SECS: u64 = 15 * 60;
@@ -149,6 +149,12 @@ pub const PING_SECS: u64 = 30;
 
 /// Seconds to finish a request's headers and the websocket handshake.
 pub const HANDSHAKE_SECS: u64 = 10;
+
+/// Seconds that a connection may spend on requests that do not become a websocket: pages are small.
+pub const HTTP_SECS: u64 = 120;
+
+/// Bytes that an index entry of a filter's value takes in memory beside the value itself, roughly.
+pub const FILTER_VALUE_BYTES: usize = 200;
 
 /// Bytes of a request's headers.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;

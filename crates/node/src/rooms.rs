@@ -163,7 +163,7 @@ impl Threads {
         let end = stopped.clone();
         spawn("live", move || room.run(&live_inbox, &end))?;
         let librarian =
-            Librarian { store: store.clone(), readers: readers_door.clone(), requests, door: library.clone() };
+            Librarian { store: store.clone(), readers: readers_door.clone(), requests, door: library.clone(), clock };
         spawn("librarian", move || librarian.run(&stopped))?;
         Ok(Self { line, live, readers: readers_door, library, writer, stop })
     }
@@ -178,7 +178,14 @@ impl Threads {
     }
 }
 
+/// Starts a thread that the server cannot do without. If one panics the process ends at once: everything that was said
+/// is on disk, and a server that has lost its writer or a reader would only pretend to work.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let body = move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            std::process::abort();
+        }
+    };
     std::thread::Builder::new().name(name.to_owned()).spawn(body).with_context(|| format!("cannot start thread {name}"))
 }
 

@@ -155,7 +155,7 @@ impl SmallDisk {
         if !mounted {
             eprintln!("mount is not permitted: a large reserve stands in for a full disk");
         }
-        mounted.then_some(Self { folder })
+        mounted.then(|| Self { folder })
     }
 
     /// Takes so much space that about `free` bytes are left.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::slice;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -294,8 +295,8 @@ fn nip_40_when_its_time_has_come_an_event_is_nowhere() {
     eventually("the event expires", || (client.query(&[json!({"#t": ["x"]})]) == [id(&kept)]).then_some(()));
     assert!(now() >= event.event().expires_at().expect("it expires").0, "it went too early");
     for filter in [json!({}), json!({"ids": [id(&event), id(&kept)]}), json!({"authors": [author.hex()]})] {
-        assert_eq!(client.query(&[filter.clone()]), [id(&kept)], "{filter}");
-        assert_eq!(count(&mut client, &[filter.clone()]), 1, "{filter}");
+        assert_eq!(client.query(slice::from_ref(&filter)), [id(&kept)], "{filter}");
+        assert_eq!(count(&mut client, slice::from_ref(&filter)), 1, "{filter}");
         assert_eq!(reconcile(&mut client, "late", &filter), [id(&kept)], "{filter}");
     }
     refuse(&mut client, &event, "invalid: the event has expired");
@@ -313,7 +314,7 @@ fn nip_40_a_reconciliation_does_not_lend_what_has_expired_since() {
     accept(&mut early, &kept);
     let filter = json!({"kinds": [1]});
     assert!(reconcile(&mut early, "stays open", &filter).contains(&id(&kept)));
-    eventually("the event expires", || (late.query(&[filter.clone()]) == [id(&kept)]).then_some(()));
+    eventually("the event expires", || (late.query(slice::from_ref(&filter)) == [id(&kept)]).then_some(()));
     assert_eq!(reconcile(&mut late, "n", &filter), [id(&kept)]);
 }
 
@@ -580,8 +581,8 @@ fn nip_62_thousands_of_events_are_gone_at_once() {
     accept(&mut client, &vanish);
 
     let mine = json!({"authors": [author.hex()]});
-    assert_eq!(client.query(&[mine.clone()]), [id(&newer), id(&vanish)]);
-    assert_eq!(count(&mut client, &[mine.clone()]), 2);
+    assert_eq!(client.query(slice::from_ref(&mine)), [id(&newer), id(&vanish)]);
+    assert_eq!(count(&mut client, slice::from_ref(&mine)), 2);
     let mut left = [id(&newer), id(&vanish)];
     left.sort_unstable();
     assert_eq!(reconcile(&mut client, "n", &mine), left);
@@ -592,7 +593,7 @@ fn nip_62_thousands_of_events_are_gone_at_once() {
     server.kill();
     let server = Server::start_in(server.folder(), &[("POLICY", "open")]);
     let mut client = server.connect();
-    assert_eq!(client.query(&[mine.clone()]), [id(&newer), id(&vanish)]);
+    assert_eq!(client.query(slice::from_ref(&mine)), [id(&newer), id(&vanish)]);
     assert_eq!(count(&mut client, &[mine]), 2);
 }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use std::cmp::Reverse;
+use std::slice;
 use std::sync::Arc;
 
 use grasp_core::nostr::Signed;
@@ -90,7 +91,7 @@ fn events_are_found_by_id_author_and_kind() {
     ];
     for (filter, expected) in table {
         let expected: Vec<_> = expected.into_iter().cloned().collect();
-        assert_eq!(client.query(&[filter.clone()]), in_order(&expected), "{filter}");
+        assert_eq!(client.query(slice::from_ref(&filter)), in_order(&expected), "{filter}");
     }
 }
 
@@ -187,7 +188,7 @@ fn tag_conditions_are_joined_by_and_their_values_by_or() {
         (json!({"#p": []}), vec![]),
     ] {
         let expected: Vec<String> = expected.into_iter().map(|event| id(event)).collect();
-        assert_eq!(client.query(&[filter.clone()]), expected, "{filter}");
+        assert_eq!(client.query(slice::from_ref(&filter)), expected, "{filter}");
     }
 }
 
@@ -216,12 +217,12 @@ fn answers_are_newest_first_and_of_one_second_lowest_id_first() {
         json!({"#t": ["x"]}),
         json!({"ids": ids}),
     ] {
-        assert_eq!(client.query(&[filter.clone()]), in_order(&events), "{filter}");
+        assert_eq!(client.query(slice::from_ref(&filter)), in_order(&events), "{filter}");
         for limit in [1, 2, 4, 59, 60, 61] {
             let mut limited = filter.clone();
             limited["limit"] = json!(limit);
             let expected: Vec<_> = in_order(&events).into_iter().take(limit).collect();
-            assert_eq!(client.query(&[limited.clone()]), expected, "{limited}");
+            assert_eq!(client.query(slice::from_ref(&limited)), expected, "{limited}");
         }
     }
 }
@@ -238,7 +239,7 @@ fn the_servers_own_limit_holds_for_each_filter() {
     }
     let newest = |events: &[Arc<Signed>], most: usize| in_order(events).into_iter().take(most).collect::<Vec<_>>();
     let (alice, bob) = (json!({"authors": [alice.hex()]}), json!({"authors": [bob.hex()]}));
-    assert_eq!(client.query(&[alice.clone()]), newest(&of_alice, 3));
+    assert_eq!(client.query(slice::from_ref(&alice)), newest(&of_alice, 3));
     assert_eq!(client.query(&[json!({"authors": alice["authors"], "limit": 4})]), newest(&of_alice, 3));
     assert_eq!(client.query(&[json!({"authors": alice["authors"], "limit": 2})]), newest(&of_alice, 2));
     let both = [newest(&of_bob, 3), newest(&of_alice, 3)].concat();
@@ -275,7 +276,7 @@ fn since_and_until_include_their_own_second() {
             if let Some(until) = until {
                 filter["until"] = json!(until);
             }
-            assert_eq!(client.query(&[filter.clone()]), expected, "{filter}");
+            assert_eq!(client.query(slice::from_ref(&filter)), expected, "{filter}");
         }
     }
 }
@@ -520,7 +521,7 @@ fn of_replaceable_events_the_newest_is_kept() {
         accept(&mut client, &other);
         accept(&mut client, &middle);
         assert_eq!(client.publish(&old), (true, "duplicate: superseded by a newer event".to_owned()));
-        assert_eq!(client.query(&[filter.clone()]), [id(&middle)]);
+        assert_eq!(client.query(slice::from_ref(&filter)), [id(&middle)]);
         accept(&mut client, &new);
         assert_eq!(client.query(&[filter]), [id(&new)]);
         assert_eq!(client.query(&[json!({"ids": [id(&old), id(&middle), id(&new)]})]), [id(&new)]);
@@ -567,7 +568,7 @@ fn of_the_same_second_the_lower_id_wins_in_either_order() {
                 accept(&mut client, &higher);
                 accept(&mut client, &lower);
             }
-            assert_eq!(client.query(&[filter.clone()]), [id(&lower)], "{kind} {d}");
+            assert_eq!(client.query(slice::from_ref(&filter)), [id(&lower)], "{kind} {d}");
             assert!(client.publish(&higher).0);
             assert_eq!(client.query(&[filter]), [id(&lower)], "{kind} {d}");
         }
@@ -659,7 +660,7 @@ fn ephemeral_events_are_heard_and_not_kept() {
             assert_eq!(next_live(&mut client, "live"), id(&event));
         }
         for filter in [json!({}), json!({"ids": [id(&event)]}), json!({"kinds": [kind]}), json!({"#t": ["x"]})] {
-            assert_eq!(publisher.query(&[filter.clone()]), [""; 0], "{filter}");
+            assert_eq!(publisher.query(slice::from_ref(&filter)), [""; 0], "{filter}");
             publisher.send(&json!(["COUNT", "c", filter]));
             assert_eq!(publisher.receive(), json!(["COUNT", "c", {"count": 0}]));
         }

@@ -1,5 +1,7 @@
 //! The writer's transaction.
 
+use std::ops::Bound;
+
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::{PublicKey, Signed, kinds, supersedes};
 use grasp_core::registrar::io::{Summary, Tombstone, Write};
@@ -9,8 +11,9 @@ use heed::{PutFlags, RwTxn};
 
 use crate::error::{Result, StoreError};
 use crate::index::{Entries, Pending, author_prefix};
+use crate::purge::Purge;
 use crate::record::Record;
-use crate::schema::{key, number, seq_of_key};
+use crate::schema::{Table, TagKey, key, number, seq_of_key};
 use crate::store::Store;
 
 /// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
@@ -44,18 +47,26 @@ impl<'s> Batch<'s> {
     }
 
     /// Served events whose own time is over, at most so many.
-    pub fn expired(&self, now: Timestamp, most: usize) -> Result<Vec<Summary>> {
-        let tables = &self.store.tables;
-        let mut found = Vec::new();
+    pub fn expired(&mut self, now: Timestamp, most: usize) -> Result<Vec<Summary>> {
+        let tables = self.store.tables;
+        let mut due = Vec::new();
         for row in tables.expiry.iter(&self.txn)?.take(most) {
             let (expires_at, seq) = row?.0.split_at(8);
             if number(expires_at) > now.0 {
                 break;
             }
-            let Some(bytes) = tables.events.get(&self.txn, seq)? else {
-                return Err(StoreError::Damaged("an expiry without its event"));
-            };
-            found.push(Record::read(bytes)?.summary()?);
+            due.push((number(expires_at), number(seq)));
+        }
+        let mut found = Vec::new();
+        for (expires_at, seq) in due {
+            match tables.events.get(&self.txn, &seq.to_be_bytes())? {
+                Some(bytes) => found.push(Record::read(bytes)?.summary()),
+                // A row without its event would be due for ever.
+                None => {
+                    let row: [u8; 16] = key(&[&expires_at.to_be_bytes(), &seq.to_be_bytes()]);
+                    tables.expiry.delete(&mut self.txn, &row)?;
+                }
+            }
         }
         Ok(found)
     }
@@ -68,10 +79,10 @@ impl<'s> Batch<'s> {
     /// Goes on with emptying the shelves of authors who vanished. True while there is more to do.
     pub fn purge(&mut self) -> Result<bool> {
         let row = self.store.tables.purging.first(&self.txn)?;
-        let Some((author, up_to)) = row.map(|(author, up_to)| (PublicKey(key(&[author])), number(up_to))) else {
+        let Some((author, purge)) = row.map(|(author, purge)| (PublicKey(key(&[author])), Purge::read(purge))) else {
             return Ok(false);
         };
-        self.purge_author(author, Timestamp(up_to))?;
+        self.purge_author(author, purge)?;
         Ok(!self.store.tables.purging.is_empty(&self.txn)?)
     }
 
@@ -88,6 +99,7 @@ impl<'s> Batch<'s> {
         if tables.ids.get(&self.txn, &event.id.0)?.is_some() {
             return Ok(());
         }
+        let record = Record::read(bytes)?;
         let seq = self.next_seq;
         self.next_seq += 1;
         if let Some(coordinate) = event.coordinate() {
@@ -97,13 +109,13 @@ impl<'s> Batch<'s> {
             }
             tables.coordinates.put(&mut self.txn, &hash, &seq.to_be_bytes())?;
         }
-        if let Some(expires_at) = event.expires_at() {
+        if let Some(expires_at) = record.expires_at() {
             let row: [u8; 16] = key(&[&expires_at.0.to_be_bytes(), &seq.to_be_bytes()]);
             tables.expiry.put(&mut self.txn, &row, &[])?;
         }
         tables.events.put_with_flags(&mut self.txn, PutFlags::APPEND, &seq.to_be_bytes(), bytes)?;
         tables.ids.put(&mut self.txn, &event.id.0, &seq.to_be_bytes())?;
-        self.pending.add(Entries::of(&Record::read(bytes)?, seq, self.store.digest));
+        self.pending.add(Entries::of(&record, seq, self.store.digest));
         Ok(())
     }
 
@@ -155,10 +167,8 @@ impl<'s> Batch<'s> {
             let row: [u8; 16] = key(&[&expires_at.0.to_be_bytes(), &seq.to_be_bytes()]);
             tables.expiry.delete(&mut self.txn, &row)?;
         }
-        if matches!(kinds::class(record.kind()), kinds::Class::Replaceable | kinds::Class::Addressable)
-            && let Some(coordinate) = record.event()?.coordinate()
-        {
-            let hash = self.store.digest.coordinate(&coordinate);
+        if let Some(d) = record.identifier() {
+            let hash = self.store.digest.coordinate_of(record.kind(), &record.author(), d);
             if tables.coordinates.get(&self.txn, &hash)?.map(number) == Some(seq) {
                 tables.coordinates.delete(&mut self.txn, &hash)?;
             }
@@ -184,8 +194,11 @@ impl<'s> Batch<'s> {
             }
             Tombstone::Author(author, up_to) => {
                 self.raise(tables.vanished, &author.0, up_to.0)?;
-                self.raise(tables.purging, &author.0, up_to.0)?;
-                self.purge_author(*author, *up_to)?;
+                // An earlier purge that is still under way is part of this one, unless it reaches further.
+                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| number(&row[..8]));
+                let purge = Purge::new(Timestamp(up_to.0.max(under_way.unwrap_or(0))), self.next_seq - 1);
+                tables.purging.put(&mut self.txn, &author.0, &purge.row())?;
+                self.purge_author(*author, purge)?;
             }
             Tombstone::Withdrawn(repo, stamp) => {
                 let hash = self.store.digest.coordinate(&announcement_of(repo));
@@ -200,7 +213,7 @@ impl<'s> Batch<'s> {
     }
 
     /// Notes a time unless a later one is noted already.
-    fn raise(&mut self, table: crate::schema::Table, row: &[u8], time: u64) -> Result<()> {
+    fn raise(&mut self, table: Table, row: &[u8], time: u64) -> Result<()> {
         if table.get(&self.txn, row)?.map(number).is_none_or(|old| old < time) {
             table.put(&mut self.txn, row, &time.to_be_bytes())?;
         }
@@ -208,62 +221,60 @@ impl<'s> Batch<'s> {
     }
 
     /// Removes one slice of what a vanished author has left here, and the marker with the last of it.
-    fn purge_author(&mut self, author: PublicKey, up_to: Timestamp) -> Result<()> {
-        // Events of this very batch are only in `pending`; they are few and known by their sequence numbers.
+    fn purge_author(&mut self, author: PublicKey, purge: Purge) -> Result<()> {
+        let tables = self.store.tables;
+        let tag = self.store.digest.tag(b'p', author.to_string().as_bytes());
+        self.purge_batch(&author, purge, &tag)?;
+        // First what the author made, then what was made for it.
+        let (table, prefix) =
+            if purge.own_are_gone() { (tables.by_tag, &tag[..]) } else { (tables.by_author, author_prefix(&author)) };
+        let mut doomed = Vec::new();
+        let mut last = None;
+        let mut read = 0;
+        let start = [prefix, &purge.start()].concat();
+        for row in
+            table.range(&self.txn, &(Bound::Excluded(start.as_slice()), Bound::Unbounded))?.take(limits::REMOVAL_SLICE)
+        {
+            let (entry, _) = row?;
+            if !entry.starts_with(prefix) {
+                break;
+            }
+            read += 1;
+            last = entry.last_chunk().copied();
+            let seq = seq_of_key(entry);
+            if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
+                && purge.dooms(&Record::read(bytes)?, seq, &author)
+            {
+                doomed.push(seq);
+            }
+        }
+        for seq in doomed {
+            self.remove_seq(seq)?;
+        }
+        let next =
+            if read == limits::REMOVAL_SLICE { last.map(|place| purge.after(place)) } else { purge.next_phase() };
+        match next {
+            Some(purge) => tables.purging.put(&mut self.txn, &author.0, &purge.row())?,
+            None => drop(tables.purging.delete(&mut self.txn, &author.0)?),
+        }
+        Ok(())
+    }
+
+    /// Removes what this very batch has put: its entries are not in the tables yet.
+    fn purge_batch(&mut self, author: &PublicKey, purge: Purge, tag: &TagKey) -> Result<()> {
+        if !self.pending.has_author(author) && !self.pending.has_tag(tag) {
+            return Ok(());
+        }
         for seq in self.first_seq..self.next_seq {
             let doomed = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                Some(bytes) => self.vanishes(&Record::read(bytes)?, &author, up_to),
+                Some(bytes) => purge.dooms(&Record::read(bytes)?, seq, author),
                 None => false,
             };
             if doomed {
                 self.remove_seq(seq)?;
             }
         }
-        let slice = limits::REMOVAL_SLICE;
-        let mut doomed = self.collect(self.store.tables.by_author, author_prefix(&author), &author, up_to, slice)?;
-        if doomed.len() < slice {
-            let letter = self.store.digest.tag(b'p', author.to_string().as_bytes());
-            doomed.extend(self.collect(self.store.tables.by_tag, &letter, &author, up_to, slice - doomed.len())?);
-        }
-        for seq in &doomed {
-            self.remove_seq(*seq)?;
-        }
-        if doomed.len() < slice {
-            self.store.tables.purging.delete(&mut self.txn, &author.0)?;
-        }
         Ok(())
-    }
-
-    fn collect(
-        &self,
-        table: crate::schema::Table,
-        prefix: &[u8],
-        author: &PublicKey,
-        up_to: Timestamp,
-        most: usize,
-    ) -> Result<Vec<u64>> {
-        let mut found = Vec::new();
-        for row in table.prefix_iter(&self.txn, prefix)? {
-            let seq = seq_of_key(row?.0);
-            let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? else { continue };
-            if self.vanishes(&Record::read(bytes)?, author, up_to) {
-                found.push(seq);
-                if found.len() == most {
-                    break;
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn vanishes(&self, record: &Record<'_>, author: &PublicKey, up_to: Timestamp) -> bool {
-        let own = record.author() == *author && record.kind() != kinds::VANISH;
-        let addressed = || {
-            let hex = author.to_string();
-            record.kind() == kinds::GIFT_WRAP
-                && record.tags().any(|(letter, value)| letter == b'p' && value == hex.as_bytes())
-        };
-        record.created_at() <= up_to && (own || addressed())
     }
 }
 

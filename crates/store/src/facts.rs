@@ -141,7 +141,7 @@ impl Batch<'_> {
         for coordinate in coordinates {
             if let Some(record) = self.served_at(&coordinate)?.filter(|record| record.created_at() <= event.created_at)
             {
-                targets.push(Target { event: record.summary()?, place: Place::Served });
+                targets.push(Target { event: record.summary(), place: Place::Served });
             }
         }
         targets.sort_unstable();
@@ -154,12 +154,12 @@ impl Batch<'_> {
         if let Some(seq) = tables.ids.get(&self.txn, &id.0)? {
             let missing = StoreError::Damaged("an id without its event");
             let record = Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
-            return Ok(Some(Target { event: record.summary()?, place: Place::Served }));
+            return Ok(Some(Target { event: record.summary(), place: Place::Served }));
         }
         match tables.held.get(&self.txn, &id.0)? {
             Some(row) => {
                 let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?;
-                Ok(Some(Target { event: Record::read(bytes)?.summary()?, place: Place::Held }))
+                Ok(Some(Target { event: Record::read(bytes)?.summary(), place: Place::Held }))
             }
             None => Ok(None),
         }

@@ -16,6 +16,7 @@ mod error;
 mod facts;
 mod index;
 mod plan;
+mod purge;
 mod record;
 mod scan;
 mod schema;

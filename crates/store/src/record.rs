@@ -7,8 +7,9 @@
 //! marks say where it stands. The text is served as it is.
 
 use grasp_core::nostr::event::{Event, EventId, Stamp};
-use grasp_core::nostr::{Filter, PublicKey, Signed, json};
+use grasp_core::nostr::{Filter, PublicKey, Signed, json, kinds};
 use grasp_core::registrar::io::Summary;
+use grasp_core::repo::Identifier;
 use grasp_core::time::Timestamp;
 
 use crate::error::{Result, StoreError};
@@ -110,6 +111,18 @@ impl<'a> Record<'a> {
         })
     }
 
+    /// The identifier under which versions of this event replace each other, as it stands in canonical text: empty for
+    /// replaceable kinds, the first `d` for addressable ones.
+    pub(crate) fn identifier(&self) -> Option<&'a [u8]> {
+        match kinds::class(self.kind()) {
+            kinds::Class::Replaceable => Some(b""),
+            kinds::Class::Addressable => {
+                Some(self.tags().find(|(letter, _)| *letter == b'd').map_or(b"", |(_, value)| value))
+            }
+            kinds::Class::Regular | kinds::Class::Ephemeral => None,
+        }
+    }
+
     /// The event itself, as verified when it came in.
     pub fn event(&self) -> Result<Signed> {
         let text = std::str::from_utf8(self.json()).map_err(|_| StoreError::Damaged("an event's text is no UTF-8"))?;
@@ -117,18 +130,16 @@ impl<'a> Record<'a> {
     }
 
     /// What decisions need of it.
-    pub(crate) fn summary(&self) -> Result<Summary> {
-        use grasp_core::nostr::kinds::{ANNOUNCEMENT, STATE};
-        if matches!(self.kind(), ANNOUNCEMENT | STATE) {
-            return self.event().map(|event| Summary::of(&event));
-        }
-        Ok(Summary {
+    pub(crate) fn summary(&self) -> Summary {
+        let is_repository = matches!(self.kind(), kinds::ANNOUNCEMENT | kinds::STATE);
+        let identifier = self.identifier().filter(|_| is_repository).and_then(|d| std::str::from_utf8(d).ok());
+        Summary {
             id: self.id(),
             author: self.author(),
             kind: self.kind(),
             created_at: self.created_at(),
-            identifier: None,
-        })
+            identifier: identifier.and_then(json::unescaped).as_deref().and_then(Identifier::new),
+        }
     }
 
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {

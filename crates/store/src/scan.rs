@@ -6,15 +6,16 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use grasp_core::limits;
-use grasp_core::nostr::{Filter, PublicKey, kinds};
+use grasp_core::nostr::{Filter, PublicKey};
 use grasp_core::time::Timestamp;
 use heed::types::{Bytes, Unit};
 use heed::{RoRange, RoTxn, WithoutTls};
 
 use crate::error::Result;
 use crate::plan::{Index, Range, Window, plan};
+use crate::purge::Purge;
 use crate::record::{Matcher, Record};
-use crate::schema::{Place, number, seq_of};
+use crate::schema::{Place, seq_of};
 use crate::store::Store;
 
 /// Where a scan stands after a slice.
@@ -94,7 +95,7 @@ impl Scan {
                 return Ok(self.pause(&budget));
             }
         }
-        let hidden = hidden_authors(store, &txn)?;
+        let hidden = Hidden::read(store, &txn)?;
         let mut cursors: HashMap<u32, RoRange<'_, Bytes, Unit>> = HashMap::new();
         while let Some(Reverse((place, range))) = self.heads.pop() {
             // The same event may be the head of several ranges.
@@ -109,12 +110,16 @@ impl Scan {
                 self.advance(store, &txn, &mut cursors, range, &place)?;
                 filters.push(self.ranges[range as usize].0);
             }
-            let over = budget.spend();
-            if wanted && seq_of(&place) <= self.up_to_seq {
-                let record = store.by_seq(&txn, seq_of(&place))?;
-                if is_visible(&record, now, &hidden) && self.take(&record, &mut filters) && show(record).is_break() {
-                    return Ok(self.pause(&budget));
-                }
+            let over = budget.spend_many(filters.len());
+            // A place that was noted in an earlier slice may be empty by now.
+            let record =
+                if wanted && seq_of(&place) <= self.up_to_seq { store.find(&txn, seq_of(&place))? } else { None };
+            if let Some(record) = record
+                && hidden.shows(&record, seq_of(&place), now)
+                && self.take(&record, &mut filters)
+                && show(record).is_break()
+            {
+                return Ok(self.pause(&budget));
             }
             if over {
                 return Ok(self.pause(&budget));
@@ -213,28 +218,36 @@ impl Budget {
         Self { rows: 0, until: Instant::now() + Duration::from_millis(limits::SLICE_MILLIS) }
     }
 
-    /// Spends a row; true when the slice is over. The clock is read once in a while only.
+    /// Spends a row; true when the slice is over.
     fn spend(&mut self) -> bool {
-        self.rows += 1;
-        self.rows >= limits::SLICE_ROWS || (self.rows.is_multiple_of(64) && Instant::now() >= self.until)
+        self.spend_many(1)
+    }
+
+    /// Spends some rows. The clock is read once in a while only.
+    fn spend_many(&mut self, rows: usize) -> bool {
+        let checked = self.rows / 64;
+        self.rows += rows;
+        self.rows >= limits::SLICE_ROWS || (self.rows / 64 > checked && Instant::now() >= self.until)
     }
 }
 
-/// Authors who vanished and whose events have not all been removed yet.
-fn hidden_authors(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<BTreeMap<PublicKey, Timestamp>> {
-    let mut hidden = BTreeMap::new();
-    for row in store.tables.purging.iter(txn)? {
-        let (author, up_to) = row?;
-        if let Ok(author) = author.try_into() {
-            hidden.insert(PublicKey(author), Timestamp(number(up_to)));
+/// What must not be shown although it is still on disk: what authors who vanished have left behind.
+struct Hidden(BTreeMap<PublicKey, Purge>);
+
+impl Hidden {
+    fn read(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
+        let mut hidden = BTreeMap::new();
+        for row in store.tables.purging.iter(txn)? {
+            let (author, purge) = row?;
+            if let Ok(author) = author.try_into() {
+                hidden.insert(PublicKey(author), Purge::read(purge));
+            }
         }
+        Ok(Self(hidden))
     }
-    Ok(hidden)
-}
 
-fn is_visible(record: &Record<'_>, now: Timestamp, hidden: &BTreeMap<PublicKey, Timestamp>) -> bool {
-    record.expires_at().is_none_or(|expires_at| expires_at > now)
-        && (hidden.is_empty()
-            || record.kind() == kinds::VANISH
-            || hidden.get(&record.author()).is_none_or(|up_to| record.created_at() > *up_to))
+    fn shows(&self, record: &Record<'_>, seq: u64, now: Timestamp) -> bool {
+        record.expires_at().is_none_or(|expires_at| expires_at > now)
+            && !self.0.iter().any(|(author, purge)| purge.dooms(record, seq, author))
+    }
 }

@@ -11,7 +11,7 @@
 //! | `held`, `held_by_author` | id; author, id | deadline, record; – |
 //! | `deleted_ids` | author, id | – |
 //! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; stamp |
-//! | `purging` | author | time: what is left of a vanished author and must not be shown |
+//! | `purging` | author | time, seq: what is left of a vanished author and must not be shown |
 //! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
 //! | `refused`, `peers`, `todo` | | rows of sync and git |
 //!
@@ -19,6 +19,7 @@
 //! answers, and it is the same in every index, so that one place says where any scan stands.
 
 use grasp_core::nostr::event::Coordinate;
+use grasp_core::nostr::{PublicKey, json};
 use heed::types::Bytes;
 use heed::{Database, Env, RoTxn, RwTxn, WithoutTls};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -177,10 +178,15 @@ impl Digest {
     }
 
     pub(crate) fn coordinate(&self, coordinate: &Coordinate) -> [u8; 16] {
+        self.coordinate_of(coordinate.kind, &coordinate.pubkey, json::escaped(&coordinate.d).as_bytes())
+    }
+
+    /// The same from parts, with the identifier as it stands in canonical text.
+    pub(crate) fn coordinate_of(&self, kind: u16, author: &PublicKey, escaped_d: &[u8]) -> [u8; 16] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&coordinate.kind.to_be_bytes());
-        hasher.write(&coordinate.pubkey.0);
-        hasher.write(coordinate.d.as_bytes());
+        hasher.write(&kind.to_be_bytes());
+        hasher.write(&author.0);
+        hasher.write(escaped_d);
         hasher.finish128().as_bytes()
     }
 }

@@ -67,6 +67,7 @@ impl Store {
         let id = tables.secret(&mut txn, "store id")?;
         let last_seq = Arc::new(AtomicU64::new(tables.last_seq(&txn)?));
         txn.commit()?;
+        sync_folder(path)?;
         Ok(Self { env, tables, digest, id, path: path.to_owned(), options, last_seq })
     }
 
@@ -98,38 +99,43 @@ impl Store {
         self.last_seq.store(seq, Ordering::Release);
     }
 
-    /// Shows the events that came after a sequence number, in order, and gives the last number that was looked at. At
-    /// most so many are shown.
-    pub fn since(&self, seq: u64, most: usize, mut show: impl FnMut(u64, Record<'_>)) -> Result<u64> {
+    /// Shows the events that came after a sequence number, in order, at most so many.
+    pub fn since(&self, seq: u64, most: usize, mut show: impl FnMut(u64, Record<'_>)) -> Result<()> {
         let txn = self.env.read_txn()?;
-        let mut last = seq;
         let from = (seq + 1).to_be_bytes();
         let rest: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) =
             (std::ops::Bound::Included(&from), std::ops::Bound::Unbounded);
         for row in self.tables.events.range(&txn, &rest)?.take(most) {
             let (key, bytes) = row?;
-            last = number(key);
-            show(last, Record::read(bytes)?);
+            show(number(key), Record::read(bytes)?);
         }
-        Ok(last)
+        Ok(())
     }
 
     /// Tells everything that the registrar must know at boot: served announcements and states, and all that is held.
-    pub fn restore(&self, mut tell: impl FnMut(Restored)) -> Result<()> {
+    /// Gives how many rows could not be read: a damaged one must not keep the others from being served.
+    pub fn restore(&self, mut tell: impl FnMut(Restored)) -> Result<u64> {
         let txn = self.env.read_txn()?;
+        let mut unreadable = 0;
         for kind in [kinds::ANNOUNCEMENT, kinds::STATE] {
             for row in self.tables.by_kind.prefix_iter(&txn, &kind.to_be_bytes())? {
-                let event = Arc::new(self.by_seq(&txn, seq_of_key(row?.0))?.event()?);
+                let Ok(event) = self.by_seq(&txn, seq_of_key(row?.0)).and_then(|record| record.event()) else {
+                    unreadable += 1;
+                    continue;
+                };
                 let exception = self.tables.exceptions.get(&txn, &event.id.0)?.is_some();
+                let event = Arc::new(event);
                 tell(if exception { Restored::Exception(event) } else { Restored::Served(event) });
             }
         }
         for row in self.tables.held.iter(&txn)? {
-            let (_, row) = row?;
-            let (deadline, bytes) = row.split_at_checked(8).ok_or(StoreError::Damaged("a held row is too short"))?;
-            tell(Restored::Held(Arc::new(Record::read(bytes)?.event()?), Timestamp(number(deadline))));
+            let (deadline, bytes) = row?.1.split_at_checked(8).unwrap_or_default();
+            match Record::read(bytes).and_then(|record| record.event()) {
+                Ok(event) => tell(Restored::Held(Arc::new(event), Timestamp(number(deadline)))),
+                Err(_) => unreadable += 1,
+            }
         }
-        Ok(())
+        Ok(unreadable)
     }
 
     /// How many events are served.
@@ -145,9 +151,23 @@ impl Store {
     }
 
     pub(crate) fn by_seq<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: u64) -> Result<Record<'t>> {
-        let missing = StoreError::Damaged("an index entry without its event");
-        Record::read(self.tables.events.get(txn, &seq.to_be_bytes())?.ok_or(missing)?)
+        self.find(txn, seq)?.ok_or(StoreError::Damaged("an index entry without its event"))
     }
+
+    /// The event with a sequence number, if it is still there.
+    pub(crate) fn find<'t>(&self, txn: &'t RoTxn<'_, WithoutTls>, seq: u64) -> Result<Option<Record<'t>>> {
+        self.tables.events.get(txn, &seq.to_be_bytes())?.map(Record::read).transpose()
+    }
+}
+
+/// Makes the entries of a folder durable, and its own entry in its parent: LMDB syncs its file, not where it lies.
+fn sync_folder(path: &Path) -> Result<()> {
+    let folders = [Some(path), path.parent().filter(|parent| !parent.as_os_str().is_empty())];
+    for folder in folders.into_iter().flatten() {
+        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| StoreError::Folder { path: folder.to_owned(), source })?;
+    }
+    Ok(())
 }
 
 /// Uses every reader slot once. The lock file is sparse: on a disk that is full by then, the first use of a slot would

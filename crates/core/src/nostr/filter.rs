@@ -123,19 +123,15 @@ impl Filter {
             })
     }
 
-    /// How many bytes of memory the filter holds, for budgets.
+    /// How many bytes of memory the filter takes where it is kept and indexed, for budgets.
     #[must_use]
     pub fn bytes(&self) -> usize {
+        let each = limits::FILTER_VALUE_BYTES;
         size_of::<Self>()
-            + self.ids.as_ref().map_or(0, |ids| ids.len() * 32)
-            + self.authors.as_ref().map_or(0, |authors| authors.len() * 32)
-            + self.kinds.as_ref().map_or(0, |kinds| kinds.len() * 2)
-            + self
-                .tags
-                .iter()
-                .flat_map(|(_, values)| values)
-                .map(|value| value.len() + size_of::<String>())
-                .sum::<usize>()
+            + self.ids.as_ref().map_or(0, |ids| ids.len() * (32 + each))
+            + self.authors.as_ref().map_or(0, |authors| authors.len() * (32 + each))
+            + self.kinds.as_ref().map_or(0, |kinds| kinds.len() * (2 + each))
+            + self.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + each).sum::<usize>()
     }
 }
 

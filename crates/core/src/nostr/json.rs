@@ -50,6 +50,12 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
+/// The text whose inside of a JSON string this is.
+#[must_use]
+pub fn unescaped(escaped: &str) -> Option<String> {
+    serde_json::from_str(&format!("\"{escaped}\"")).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,5 +65,7 @@ mod tests {
         let mut text: String = (0u8..128).map(char::from).collect();
         text.push_str("é 🚀 \u{2028} \u{7f}");
         assert_eq!(string(&text), serde_json::to_string(&text).expect("a string is JSON"));
+        assert_eq!(unescaped(&escaped(&text)), Some(text));
+        assert_eq!(unescaped("\""), None);
     }
 }

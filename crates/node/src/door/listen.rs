@@ -1,7 +1,7 @@
 //! The accept loop: it ends when it is told to and for no other reason.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +13,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
+use super::networks::Place;
 use super::routes::{self, House};
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// A connection's presence: its place among all connections, and the reason why the server still waits.
+/// A connection's presence: its place among all connections and in its network, and the reason why the server still
+/// waits.
 pub(crate) struct Presence {
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
+    /// Its place in the network that it comes from; a trusted proxy has none, those behind it do.
+    pub(crate) place: Option<Place>,
     /// Closed when the last presence is gone.
     _alive: mpsc::Sender<()>,
     /// Turns true when the server goes down.
@@ -53,9 +57,9 @@ impl Door {
             };
             match accepted {
                 Ok((stream, peer)) => match places.clone().try_acquire_owned() {
-                    Ok(place) => {
-                        let presence = Presence { _place: place, _alive: alive.clone(), leaving: self.leaving.clone() };
-                        tokio::spawn(serve(self.house.clone(), stream, peer, Arc::new(presence)));
+                    Ok(permit) => {
+                        let welcome = Welcome { permit, alive: alive.clone(), leaving: self.leaving.clone() };
+                        tokio::spawn(serve(self.house.clone(), stream, peer, welcome));
                     }
                     Err(_) => debug!(%peer, "turned away: as many connections as are allowed"),
                 },
@@ -76,7 +80,27 @@ impl Door {
     }
 }
 
-async fn serve(house: Arc<House>, stream: TcpStream, peer: SocketAddr, presence: Arc<Presence>) {
+/// What a new connection is given before it is known where it comes from.
+struct Welcome {
+    permit: OwnedSemaphorePermit,
+    alive: mpsc::Sender<()>,
+    leaving: watch::Receiver<bool>,
+}
+
+impl Welcome {
+    /// Finds a place in the peer's network, if it needs one and there is one.
+    async fn presence(self, house: &House, peer: IpAddr) -> Option<Arc<Presence>> {
+        let is_proxy = house.config.trusted_proxies.iter().any(|range| range.contains(peer));
+        let place = if is_proxy { None } else { Some(house.networks.enter(peer).await?) };
+        Some(Arc::new(Presence { _permit: self.permit, place, _alive: self.alive, leaving: self.leaving }))
+    }
+}
+
+async fn serve(house: Arc<House>, stream: TcpStream, peer: SocketAddr, welcome: Welcome) {
+    let Some(presence) = welcome.presence(&house, peer.ip()).await else {
+        debug!(%peer, "turned away: as many connections as its network may have");
+        return;
+    };
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%problem, "a connection was gone at once");
         return;
@@ -92,6 +116,8 @@ async fn serve(house: Arc<House>, stream: TcpStream, peer: SocketAddr, presence:
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        // Whoever reads its answers more slowly than this does not want them.
+        () = tokio::time::sleep(Duration::from_secs(limits::HTTP_SECS)) => return debug!("a connection took too long"),
         () = departure(&mut leaving) => {
             connection.as_mut().graceful_shutdown();
             connection.await

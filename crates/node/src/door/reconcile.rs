@@ -16,13 +16,15 @@ use crate::hands::readers::{Job, ReconcileJob};
 #[derive(Default)]
 pub(crate) struct Reconciliations {
     open: HashMap<String, Reconciliation>,
-    /// Sets that were asked for and have not come, those of closed and replaced reconciliations included.
-    reading: usize,
+    /// Sets that are being read and messages that are being answered, those of closed and replaced reconciliations
+    /// included.
+    busy: usize,
 }
 
 struct Reconciliation {
     key: SubKey,
     stage: Stage,
+    opened: Moment,
     heard: Moment,
 }
 
@@ -47,14 +49,15 @@ impl Reconciliations {
         message: Vec<u8>,
     ) {
         self.open.remove(&name);
-        if self.open.len().max(self.reading) >= rooms.max_neg_sessions {
+        if self.open.len().max(self.busy) >= rooms.max_neg_sessions {
             let text = format!("rate-limited: too many negentropy subscriptions, at most {}", rooms.max_neg_sessions);
             return out.text(&message::neg_err(&name, &text));
         }
         let key = rooms.new_key();
-        self.reading += 1;
+        self.busy += 1;
         rooms.library.open(filter, key, to.clone());
-        self.open.insert(name, Reconciliation { key, stage: Stage::Reading(message), heard: rooms.clock.mono() });
+        let now = rooms.clock.mono();
+        self.open.insert(name, Reconciliation { key, stage: Stage::Reading(message), opened: now, heard: now });
     }
 
     /// NEG-MSG.
@@ -69,6 +72,7 @@ impl Reconciliations {
         let set = set.clone();
         reconciliation.heard = rooms.clock.mono();
         reconciliation.stage = Stage::Answering(set.clone());
+        self.busy += 1;
         submit(rooms, to, reconciliation.key, name, set, message);
     }
 
@@ -86,13 +90,14 @@ impl Reconciliations {
         key: SubKey,
         set: Result<Arc<Held>, SetProblem>,
     ) {
-        self.reading -= 1;
+        self.busy -= 1;
         let Some(name) = self.name_of(key) else { return };
         let Some(reconciliation) = self.open.get_mut(&name) else { return };
         let text = match set {
             Ok(set) => {
                 let stage = std::mem::replace(&mut reconciliation.stage, Stage::Answering(set.clone()));
                 if let Stage::Reading(message) = stage {
+                    self.busy += 1;
                     submit(rooms, to, key, &name, set, message);
                 }
                 return;
@@ -109,6 +114,7 @@ impl Reconciliations {
 
     /// A message has been answered.
     pub(crate) fn answered(&mut self, out: &mut Out, key: SubKey, text: &str, over: bool) {
+        self.busy -= 1;
         let Some(name) = self.name_of(key) else { return };
         out.text(text);
         if over {
@@ -120,15 +126,16 @@ impl Reconciliations {
         }
     }
 
-    /// Ends those whose client has fallen silent: their sets take memory that others want.
+    /// Ends those whose client has fallen silent or takes for ever: their sets take memory that others want.
     pub(crate) fn end_idle(&mut self, now: Moment, out: &mut Out) {
         self.open.retain(|name, reconciliation| {
-            let idle = matches!(reconciliation.stage, Stage::Listening(_))
-                && now.since(reconciliation.heard).as_secs() >= limits::NEGENTROPY_IDLE_SECS;
-            if idle {
-                out.text(&message::neg_err(name, "closed: idle for too long"));
+            let idle = now.since(reconciliation.heard).as_secs() >= limits::NEGENTROPY_IDLE_SECS;
+            let old = now.since(reconciliation.opened).as_secs() >= limits::NEGENTROPY_LIFE_SECS;
+            let over = matches!(reconciliation.stage, Stage::Listening(_)) && (idle || old);
+            if over {
+                out.text(&message::neg_err(name, "closed: open or idle for too long"));
             }
-            !idle
+            !over
         });
     }
 

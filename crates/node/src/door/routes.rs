@@ -59,11 +59,17 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
         return answer;
     }
     if *request.method() == Method::GET && socket::is_upgrade(request.headers()) {
-        let address = client::address(peer, request.headers(), &house.config.trusted_proxies);
-        return match house.networks.enter(address).await {
-            Some(place) => socket::upgrade(house, place, presence, request),
-            None => status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
+        // Whoever comes directly has its place already.
+        let place = if presence.place.is_some() {
+            None
+        } else {
+            let address = client::address(peer, request.headers(), &house.config.trusted_proxies);
+            match house.networks.enter(address).await {
+                Some(place) => Some(place),
+                None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
+            }
         };
+        return socket::upgrade(house, place, presence, request);
     }
     if accepts_nostr_json(request.headers()) {
         return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());

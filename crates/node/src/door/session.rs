@@ -132,7 +132,9 @@ enum End {
 /// One connection.
 pub(crate) struct Session {
     rooms: Rooms,
-    place: Place,
+    presence: Arc<Presence>,
+    /// Its place in the network behind a proxy; without a proxy that is the presence's.
+    place: Option<Place>,
     postbox: Postbox,
     inbox: mpsc::UnboundedReceiver<Letter>,
     out: Out,
@@ -147,11 +149,18 @@ pub(crate) struct Session {
     heard: Moment,
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.subscriptions.close_all(&self.rooms);
+    }
+}
+
 impl Session {
-    pub(crate) fn new(house: &House, place: Place) -> Self {
+    pub(crate) fn new(house: &House, place: Option<Place>, presence: Arc<Presence>) -> Self {
         let (postbox, inbox) = Postbox::new();
         Self {
             rooms: house.rooms.clone(),
+            presence,
             place,
             postbox,
             inbox,
@@ -167,12 +176,11 @@ impl Session {
     }
 
     /// The session's life.
-    pub(crate) async fn run<S>(mut self, mut socket: WebSocketStream<S>, presence: Arc<Presence>)
+    pub(crate) async fn run<S>(mut self, mut socket: WebSocketStream<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let end = self.serve(&mut socket, &presence).await;
-        self.subscriptions.close_all(&self.rooms);
+        let end = self.serve(&mut socket).await;
         // Whoever does not listen does not hear it.
         let goodbye = async {
             match end {
@@ -187,11 +195,11 @@ impl Session {
         let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
 
-    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>, presence: &Presence) -> End
+    async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>) -> End
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut leaving = presence.leaving.clone();
+        let mut leaving = self.presence.leaving.clone();
         let mut tick = tokio::time::interval(Duration::from_secs(limits::PING_SECS));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tick.reset();
@@ -204,7 +212,7 @@ impl Session {
                     Some(letter) => self.letters(letter),
                     None => return End::Gone,
                 },
-                message = socket.next(), if self.unanswered < limits::MAX_UNANSWERED_PER_CONNECTION => {
+                message = socket.next(), if self.may_read() => {
                     if let Err(end) = self.heard(message).await {
                         return end;
                     }
@@ -218,7 +226,10 @@ impl Session {
                     if silent >= 2 * limits::PING_SECS {
                         return End::Close(CloseCode::Away, "no answer to ping");
                     }
-                    if silent >= limits::PING_SECS / 2 && socket.send(Message::Ping(Default::default())).await.is_err() {
+                    let ping = socket.send(Message::Ping(Default::default()));
+                    if silent >= limits::PING_SECS / 2
+                        && !matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())))
+                    {
                         return End::Gone;
                     }
                 }
@@ -228,6 +239,11 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Whether the client may say more: it waits for few enough answers, and the server is not about to go down.
+    fn may_read(&self) -> bool {
+        self.unanswered < limits::MAX_UNANSWERED_PER_CONNECTION && !*self.presence.leaving.borrow()
     }
 
     /// Writes everything that is ready.
@@ -249,11 +265,13 @@ impl Session {
         tokio::select! {
             written = tokio::time::timeout(WRITE_PATIENCE, writing) => match written {
                 Ok(Ok(())) => {}
-                Ok(Err(())) => return Err(End::Gone),
-                Err(_) => return Err(End::Close(CloseCode::Policy, "too slow to read")),
+                // A frame may be half written: there is no room for a goodbye.
+                Ok(Err(())) | Err(_) => return Err(End::Gone),
             },
-            () = self.postbox.overflowed() => return Err(End::Close(CloseCode::Policy, "too slow to read")),
+            () = self.postbox.overflowed() => return Err(End::Gone),
         }
+        // Somebody made room for this: a sign of life.
+        self.heard = self.rooms.clock.mono();
         self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
         self.out.frames.clear();
         let mut written = self.out.parts.drain(..);
@@ -284,9 +302,13 @@ impl Session {
     fn letter(&mut self, letter: Letter) {
         let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
         match letter {
-            Letter::Answer(text) => {
+            Letter::Answer { text, challenge } => {
                 self.unanswered -= 1;
-                out.text(&text);
+                // Who may send protected events is asked for a proof only when it matters.
+                if challenge && self.challenge.is_none() {
+                    self.challenge();
+                }
+                self.out.text(&text);
             }
             Letter::Stored { sub, frames, next } => subscriptions.stored(rooms, postbox, out, sub, frames, next),
             Letter::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
@@ -346,17 +368,14 @@ impl Session {
     }
 
     async fn publish(&mut self, text: &str) -> Result<(), End> {
-        if !self.place.may_publish() {
+        if !self.place.as_ref().or(self.presence.place.as_ref()).is_none_or(Place::may_publish) {
             self.refuse(text, Refusal::TooFast);
             return Ok(());
-        }
-        // Who may send protected events is asked for a proof only when it matters.
-        if self.challenge.is_none() && text.contains("\"-\"") {
-            self.challenge();
         }
         let Some(permit) = self.rooms.line.place(text.len()).await else {
             return Err(End::Close(CloseCode::Away, "the server is going down"));
         };
+        self.heard = self.rooms.clock.mono();
         self.unanswered += 1;
         let offer = Offer { text: text.to_owned(), from: self.postbox.clone(), keys: self.keys.clone(), permit };
         self.rooms.line.join(offer);

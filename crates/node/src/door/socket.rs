@@ -30,7 +30,7 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 /// Answers the handshake and lets a session run on what comes of it.
 pub(crate) fn upgrade(
     house: Arc<House>,
-    place: Place,
+    place: Option<Place>,
     presence: Arc<Presence>,
     mut request: Request<Incoming>,
 ) -> Answer {
@@ -57,7 +57,7 @@ pub(crate) fn upgrade(
             Err(_) => return debug!("a handshake took too long"),
         };
         let stream = WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket_config())).await;
-        Session::new(&house, place).run(stream, presence).await;
+        Session::new(&house, place, presence).run(stream).await;
     });
     let mut answer = status(StatusCode::SWITCHING_PROTOCOLS, "");
     let headers = answer.headers_mut();

@@ -17,7 +17,8 @@ use crate::hands::readers::{CountJob, Job};
 pub(crate) struct Subscriptions {
     by_name: HashMap<String, SubKey>,
     subs: HashMap<SubKey, Sub>,
-    counts: HashMap<SubKey, String>,
+    /// Counts that are not answered yet: name and filter memory.
+    counts: HashMap<SubKey, (String, usize)>,
     /// What waits until fewer scans are under way.
     waiting: VecDeque<Waiting>,
     /// Scans and counts that are under way, those of closed subscriptions included.
@@ -47,10 +48,8 @@ impl Subscriptions {
             let most = rooms.max_subscriptions;
             return out.text(&message::closed(&name, &format!("rate-limited: at most {most} subscriptions are kept")));
         }
-        if self.filter_bytes + bytes > limits::MAX_FILTER_BYTES_PER_CONNECTION {
-            let most = limits::MAX_FILTER_BYTES_PER_CONNECTION;
-            let text = format!("rate-limited: active subscriptions exceed max size {most} bytes");
-            return out.text(&message::closed(&name, &text));
+        if self.is_too_much(bytes, out, &name) {
+            return;
         }
         let key = rooms.new_key();
         self.filter_bytes += bytes;
@@ -65,11 +64,27 @@ impl Subscriptions {
         if self.counts.len() >= rooms.max_subscriptions {
             return out.text(&message::closed(&name, "rate-limited: too many counts at once"));
         }
+        let bytes: usize = filters.iter().map(Filter::bytes).sum();
+        if self.is_too_much(bytes, out, &name) {
+            return;
+        }
         let key = rooms.new_key();
-        self.counts.insert(key, name);
+        self.filter_bytes += bytes;
+        self.counts.insert(key, (name, bytes));
         let filters = filters.into_iter().map(|filter| Filter { limit: None, ..filter }).collect();
         self.waiting.push_back(Waiting::Count(key, filters));
         self.start(rooms, to);
+    }
+
+    /// Refuses filters that are more than one connection may keep.
+    fn is_too_much(&self, bytes: usize, out: &mut Out, name: &str) -> bool {
+        let most = limits::MAX_FILTER_BYTES_PER_CONNECTION;
+        let too_much = self.filter_bytes + bytes > most;
+        if too_much {
+            let text = format!("rate-limited: active subscriptions exceed max size {most} bytes");
+            out.text(&message::closed(name, &text));
+        }
+        too_much
     }
 
     /// CLOSE.
@@ -86,8 +101,11 @@ impl Subscriptions {
         for json in sub.held_back.into_iter().flatten() {
             to.sent_live(json.len());
         }
+        let before = self.waiting.len();
         self.waiting.retain(|waiting| !matches!(waiting, Waiting::Req(other, _) if *other == key));
-        rooms.live.unsubscribe(key);
+        if self.waiting.len() == before {
+            rooms.live.unsubscribe(key);
+        }
     }
 
     /// The connection has ended.
@@ -154,7 +172,8 @@ impl Subscriptions {
 
     /// A count is done.
     pub(crate) fn counted(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, key: SubKey, count: Option<u64>) {
-        if let Some(name) = self.counts.remove(&key) {
+        if let Some((name, bytes)) = self.counts.remove(&key) {
+            self.filter_bytes -= bytes;
             out.text(&match count {
                 Some(count) => message::count(&name, count),
                 None => message::closed(&name, "rate-limited: the count touches too many events, narrow it"),
@@ -168,14 +187,15 @@ impl Subscriptions {
         while self.running < limits::MAX_SCANS_PER_CONNECTION
             && let Some(waiting) = self.waiting.pop_front()
         {
-            self.running += 1;
             match waiting {
                 Waiting::Req(key, filters) => {
                     if let Some(sub) = self.subs.get(&key) {
+                        self.running += 1;
                         rooms.live.subscribe(Subscription { key, head: sub.head.clone(), filters, to: to.clone() });
                     }
                 }
                 Waiting::Count(sub, filters) => {
+                    self.running += 1;
                     let scan = Scan::new(filters, usize::MAX, rooms.last_seq());
                     rooms.readers.submit(Job::Count(Box::new(CountJob { scan, sub, to: to.clone(), count: 0 })));
                 }

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::nostr::Filter;
+use grasp_core::time::Timestamp;
 use grasp_store::{Scan, Store};
 
 use super::mail::{Held, Letter, Postbox, SubKey};
 use super::readers::{Job, ReadersDoor, SetJob};
+use crate::clock::Clock;
 
 /// Why there is no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +28,7 @@ pub(crate) enum Request {
     /// A session wants the items that match a filter.
     Open { filter: Filter, sub: SubKey, to: Postbox },
     /// A reader has finished a set.
-    Built { filter: Filter, seq: u64, set: Result<Arc<Held>, SetProblem> },
+    Built { question: Question, set: Result<Arc<Held>, SetProblem> },
 }
 
 /// Where requests are handed in.
@@ -43,15 +45,34 @@ impl LibraryDoor {
         let _ = self.0.send(Request::Open { filter, sub, to });
     }
 
-    pub(crate) fn built(&self, filter: Filter, seq: u64, set: Result<Arc<Held>, SetProblem>) {
-        let _ = self.0.send(Request::Built { filter, seq, set });
+    pub(crate) fn built(&self, question: Question, set: Result<Arc<Held>, SetProblem>) {
+        let _ = self.0.send(Request::Built { question, set });
+    }
+}
+
+/// What a set answers: a filter, the newest event that was there, and the second in which it was asked, because events
+/// also go, by their own expiry for one, without a new one coming.
+pub(crate) type Question = (Filter, u64, Timestamp);
+
+/// Who waits for a set that is being read. The librarian adds to it while a reader looks whether anybody is left; the
+/// lock is held for that alone.
+#[derive(Clone, Default)]
+pub(crate) struct Waiting(Arc<Mutex<Vec<(SubKey, Postbox)>>>);
+
+impl Waiting {
+    fn list(&self) -> MutexGuard<'_, Vec<(SubKey, Postbox)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn are_gone(&self) -> bool {
+        self.list().iter().all(|(_, to)| to.is_gone())
     }
 }
 
 /// What is known of a set.
 enum Shelf {
     /// It is being read; these wait for it.
-    Making(Vec<(SubKey, Postbox)>),
+    Making(Waiting),
     /// It exists as long as a session holds it.
     Ready(Weak<Held>),
 }
@@ -62,18 +83,19 @@ pub(crate) struct Librarian {
     pub(crate) readers: ReadersDoor,
     pub(crate) requests: Receiver<Request>,
     pub(crate) door: LibraryDoor,
+    pub(crate) clock: Clock,
 }
 
 impl Librarian {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         let budget = Arc::new(AtomicUsize::new(0));
-        let mut shelves: HashMap<(Filter, u64), Shelf> = HashMap::new();
+        let mut shelves: HashMap<Question, Shelf> = HashMap::new();
         loop {
             crossbeam_channel::select! {
                 recv(self.requests) -> request => match request {
                     Ok(Request::Open { filter, sub, to }) => self.open(&mut shelves, &budget, filter, (sub, to)),
-                    Ok(Request::Built { filter, seq, set }) => built(&mut shelves, filter, seq, &set),
+                    Ok(Request::Built { question, set }) => built(&mut shelves, question, &set),
                     Err(_) => break,
                 },
                 recv(stop) -> _ => break,
@@ -83,44 +105,46 @@ impl Librarian {
 
     fn open(
         &self,
-        shelves: &mut HashMap<(Filter, u64), Shelf>,
+        shelves: &mut HashMap<Question, Shelf>,
         budget: &Arc<AtomicUsize>,
         filter: Filter,
         reader: (SubKey, Postbox),
     ) {
         shelves.retain(|_, shelf| !matches!(shelf, Shelf::Ready(set) if set.strong_count() == 0));
         let seq = self.store.last_seq();
-        let ready = match shelves.get_mut(&(filter.clone(), seq)) {
-            Some(Shelf::Making(waiting)) => return waiting.push(reader),
+        let question = (filter.clone(), seq, self.clock.wall());
+        let ready = match shelves.get_mut(&question) {
+            Some(Shelf::Making(waiting)) => return waiting.list().push(reader),
             Some(Shelf::Ready(set)) => set.upgrade(),
             None => None,
         };
         match ready {
             Some(set) => reader.1.send(Letter::Set { sub: reader.0, set: Ok(set) }),
             None => {
-                shelves.insert((filter.clone(), seq), Shelf::Making(vec![reader]));
+                let readers = Waiting::default();
+                readers.list().push(reader);
+                shelves.insert(question.clone(), Shelf::Making(readers.clone()));
                 self.readers.submit(Job::Set(Box::new(SetJob {
-                    scan: Scan::new(vec![filter.clone()], usize::MAX, seq),
-                    filter,
-                    seq,
+                    scan: Scan::new(vec![filter], usize::MAX, seq),
+                    question,
                     items: Vec::new(),
                     budget: budget.clone(),
                     counted: 0,
                     library: self.door.clone(),
+                    readers,
                 })));
             }
         }
     }
 }
 
-fn built(shelves: &mut HashMap<(Filter, u64), Shelf>, filter: Filter, seq: u64, set: &Result<Arc<Held>, SetProblem>) {
-    let place = (filter, seq);
-    if let Some(Shelf::Making(waiting)) = shelves.remove(&place) {
-        for (sub, to) in waiting {
+fn built(shelves: &mut HashMap<Question, Shelf>, question: Question, set: &Result<Arc<Held>, SetProblem>) {
+    if let Some(Shelf::Making(waiting)) = shelves.remove(&question) {
+        for (sub, to) in waiting.list().drain(..) {
             to.send(Letter::Set { sub, set: set.clone() });
         }
     }
     if let Ok(set) = set {
-        shelves.insert(place, Shelf::Ready(Arc::downgrade(set)));
+        shelves.insert(question, Shelf::Ready(Arc::downgrade(set)));
     }
 }

@@ -200,14 +200,18 @@ impl Live {
     fn catch_up(&mut self) {
         let store = self.store.clone();
         loop {
-            let read = store.since(self.seen, READ_AT_ONCE, |seq, record| self.publish(seq, &record));
-            match read {
-                Ok(seen) if seen > self.seen => self.seen = seen,
-                Ok(_) => break,
-                Err(problem) => {
-                    error!(%problem, "the live room cannot read the store");
-                    break;
-                }
+            let before = self.seen;
+            let read = store.since(before, READ_AT_ONCE, |seq, record| {
+                self.publish(seq, &record);
+                // Noted at once: what was shown is not shown again, whatever comes of the rest.
+                self.seen = seq;
+            });
+            if let Err(problem) = read {
+                error!(%problem, "the live room cannot read the store");
+                break;
+            }
+            if self.seen == before {
+                break;
             }
         }
     }

@@ -19,8 +19,8 @@ pub(crate) struct SubKey(pub(crate) u64);
 
 /// Something for a session.
 pub(crate) enum Letter {
-    /// The answer to an event that was offered: text of a message.
-    Answer(String),
+    /// The answer to an event that was offered: text of a message, and whether the client should be asked who it is.
+    Answer { text: String, challenge: bool },
     /// A part of a stored answer: whole websocket frames, and the scan if there is more to come.
     Stored { sub: SubKey, frames: Vec<u8>, next: Next },
     /// An event that has just become visible: its text.
@@ -83,6 +83,11 @@ impl Postbox {
     pub(crate) fn send(&self, letter: Letter) {
         // A session that has gone needs nothing any more.
         let _ = self.sender.send(letter);
+    }
+
+    /// Whether nobody reads what is sent here any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.sender.is_closed()
     }
 
     /// Sends a live event, or marks the session as too slow.

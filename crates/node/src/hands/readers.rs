@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
+use grasp_core::nostr::message;
 use grasp_core::nostr::negentropy::{self, Item};
-use grasp_core::nostr::{Filter, message};
 use grasp_store::{Progress, Scan, Store};
 use tracing::error;
 
-use super::librarian::{LibraryDoor, SetProblem};
+use super::librarian::{LibraryDoor, Question, SetProblem, Waiting};
 use super::mail::{Head, Held, Letter, Next, Postbox, SubKey};
 use crate::clock::Clock;
 
@@ -22,8 +22,8 @@ const PART_BYTES: usize = 64 * 1024;
 /// A part is sent when it is this full, so that an ordinary event does not make its buffer grow.
 const PART_FULL: usize = PART_BYTES - 8 * 1024;
 
-/// How often a set in the making is counted against the budget.
-const COUNT_EVERY: usize = 16 * 1024;
+/// In steps of how many items a set in the making is counted against the budget.
+const COUNT_EVERY: usize = 512;
 
 /// A stored answer in the making.
 pub(crate) struct ScanJob {
@@ -46,13 +46,14 @@ pub(crate) struct CountJob {
 /// A set of items in the making.
 pub(crate) struct SetJob {
     pub(crate) scan: Scan,
-    pub(crate) filter: Filter,
-    pub(crate) seq: u64,
+    pub(crate) question: Question,
     pub(crate) items: Vec<Item>,
     pub(crate) budget: Arc<AtomicUsize>,
     /// Bytes that were counted for it so far.
     pub(crate) counted: usize,
     pub(crate) library: LibraryDoor,
+    /// Who waits for it.
+    pub(crate) readers: Waiting,
 }
 
 /// A message of a reconciliation to be answered.
@@ -77,7 +78,8 @@ pub(crate) struct ReadersDoor(Sender<Job>);
 
 impl ReadersDoor {
     /// The door and what stands behind it. The queue has no bound of its own: every connection has at most
-    /// [`limits::MAX_SCANS_PER_CONNECTION`] jobs.
+    /// [`limits::MAX_SCANS_PER_CONNECTION`] scans and counts and as many reconciliations as it may keep, and jobs of
+    /// connections that have gone are dropped.
     pub(crate) fn new() -> (Self, Receiver<Job>) {
         let (sender, receiver) = crossbeam_channel::unbounded();
         (Self(sender), receiver)
@@ -109,6 +111,13 @@ impl Reader {
 
     fn work(&self, job: Job) -> Option<Job> {
         match job {
+            // What nobody waits for is not worth reading.
+            Job::Scan(job) if job.to.is_gone() => None,
+            Job::Count(job) if job.to.is_gone() => None,
+            Job::Set(job) if job.readers.are_gone() => {
+                job.finish(Some(SetProblem::Failed));
+                None
+            }
             Job::Scan(job) => self.scan(job),
             Job::Count(job) => self.count(job),
             Job::Set(job) => self.set(job),
@@ -202,7 +211,7 @@ impl SetJob {
             }
         };
         self.budget.fetch_sub(self.counted, Ordering::Relaxed);
-        self.library.built(self.filter, self.seq, set);
+        self.library.built(self.question, set);
     }
 }
 

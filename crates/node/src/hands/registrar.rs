@@ -27,7 +27,7 @@ const GATHER: Duration = Duration::from_millis(2);
 const LARGE_BATCH: usize = 256;
 
 /// How long to wait before trying again what failed without anybody asking.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The registrar's hands.
 pub(crate) struct Desk {
@@ -61,7 +61,10 @@ impl Desk {
     fn boot(&self) -> Result<State, StoreError> {
         let mut registrar = Registrar::new(self.rules.clone());
         let now = self.clock.now();
-        self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
+        let unreadable = self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
+        if unreadable > 0 {
+            warn!(unreadable, "some announcements, states or held events could not be read back");
+        }
         info!(
             repositories = registrar.catalog().repositories().count(),
             held = registrar.purgatory().len(),
@@ -88,16 +91,11 @@ impl Desk {
                 } else {
                     Refusal::StoreFailed
                 };
-                warn!(%problem, events = batch.len(), "nothing of a batch was stored");
-                state.not_before = Some(Instant::now() + RETRY);
-                for checked in batch {
-                    // What was no event stays none, whatever became of the others.
-                    let text = match checked.result {
-                        Ok(event) => ok(event.id, &Verdict::Refuse(refusal.clone())),
-                        Err(rejected) => rejected.answer(),
-                    };
-                    checked.from.send(Letter::Answer(text));
+                if !batch.is_empty() || state.not_before.is_none() {
+                    warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 }
+                state.not_before = Some(Instant::now() + RETRY);
+                refuse(batch, &refusal);
             }
         }
     }
@@ -149,12 +147,11 @@ impl Desk {
             self.live.pass(event);
         }
         for (checked, verdict) in batch.into_iter().zip(settled.verdicts) {
-            let text = match (checked.result, verdict) {
-                (Ok(event), Some(verdict)) => ok(event.id, &verdict),
-                (Ok(event), None) => ok(event.id, &Verdict::Refuse(Refusal::StoreFailed)),
+            checked.from.send(match (checked.result, verdict) {
+                (Ok(event), Some(verdict)) => answer(event.id, &verdict),
+                (Ok(event), None) => answer(event.id, &Verdict::Refuse(Refusal::StoreFailed)),
                 (Err(rejected), _) => rejected.answer(),
-            };
-            checked.from.send(Letter::Answer(text));
+            });
         }
     }
 }
@@ -221,16 +218,27 @@ fn drain(registrar: &mut Registrar, txn: &mut Batch<'_>, settled: &mut Settled) 
     Ok(())
 }
 
+/// Answers a batch of which nothing was stored. What was no event stays none.
+fn refuse(batch: Vec<Checked>, why: &Refusal) {
+    for checked in batch {
+        checked.from.send(match checked.result {
+            Ok(event) => answer(event.id, &Verdict::Refuse(why.clone())),
+            Err(rejected) => rejected.answer(),
+        });
+    }
+}
+
 impl Rejected {
-    fn answer(self) -> String {
+    fn answer(self) -> Letter {
         match self.id {
-            Some(id) => ok(id, &Verdict::Refuse(self.why)),
-            None => message::notice(&self.why.to_string()),
+            Some(id) => answer(id, &Verdict::Refuse(self.why)),
+            None => Letter::Answer { text: message::notice(&self.why.to_string()), challenge: false },
         }
     }
 }
 
-fn ok(id: EventId, verdict: &Verdict) -> String {
+fn answer(id: EventId, verdict: &Verdict) -> Letter {
     let (accepted, text) = verdict.answer();
-    message::ok(id, accepted, &text)
+    let challenge = *verdict == Verdict::Refuse(Refusal::Protected);
+    Letter::Answer { text: message::ok(id, accepted, &text), challenge }
 }

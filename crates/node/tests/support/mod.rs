@@ -159,7 +159,10 @@ impl Client {
 
     /// The next JSON message.
     pub fn receive(&mut self) -> Value {
+        let start = Instant::now();
         loop {
+            // Every ping of the server would begin the socket's own patience anew.
+            assert!(start.elapsed() < DEADLINE, "no message within the deadline");
             match self.socket.read().expect("a message within the deadline") {
                 Message::Text(text) => return serde_json::from_str(&text).expect("JSON"),
                 Message::Ping(_) | Message::Pong(_) => {}

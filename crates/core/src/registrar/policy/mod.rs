@@ -124,6 +124,10 @@ impl World<'_> {
 
 /// What holds for every kind: it is known, gone, superseded, somebody else's to publish, or never stored.
 fn before_its_kind(event: &Event, source: &Source, facts: &Facts) -> Option<Verdict> {
+    // A vanished author's events are gone at once, though the disk may still hold them for a while.
+    if facts.gone == Some(Gone::Vanished) && event.kind != kinds::VANISH {
+        return Some(Verdict::Refuse(Refusal::Vanished));
+    }
     match facts.known {
         Some(Place::Served) => return Some(Verdict::Known(Known::Served)),
         Some(Place::Held) => return Some(Verdict::Known(Known::Held)),
@@ -132,9 +136,8 @@ fn before_its_kind(event: &Event, source: &Source, facts: &Facts) -> Option<Verd
     let refusal = match facts.gone {
         // Requests to delete and to vanish cannot be deleted (D-04); an earlier vanish request tells nothing new.
         Some(Gone::Deleted) if matches!(event.kind, kinds::DELETION | kinds::VANISH) => None,
-        Some(Gone::Vanished) if event.kind == kinds::VANISH => return Some(Verdict::Known(Known::Superseded)),
+        Some(Gone::Vanished) => return Some(Verdict::Known(Known::Superseded)),
         Some(Gone::Deleted) => Some(Refusal::Deleted),
-        Some(Gone::Vanished) => Some(Refusal::Vanished),
         Some(Gone::Withdrawn) => Some(Refusal::Withdrawn),
         None => None,
     };
