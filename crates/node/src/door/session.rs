@@ -4,11 +4,14 @@
 //! is appended to one buffer of ready frames ([`Out`]) and written in one go, so that a burst of events or answers
 //! costs one system call.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt};
 use grasp_core::limits;
 use grasp_core::nostr::message::{self, BadMessage, ClientMessage};
 use grasp_core::nostr::reason::{Refusal, Verdict};
@@ -42,6 +45,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many letters are answered before what they led to is written.
 const LETTERS_AT_ONCE: usize = 1_024;
+
+/// So many turns of letters may pass before the client is listened to.
+const TURNS_TO_LISTEN: u64 = 8;
 
 /// Frames that are gathered before they are written.
 const WRITE_AT: usize = 256 * 1024;
@@ -108,6 +114,18 @@ impl Out {
     /// A scan to go on with when all this has been written.
     pub(crate) fn then(&mut self, scan: Box<ScanJob>) {
         self.then.push(scan);
+    }
+
+    async fn write_to<S>(&self, socket: &mut WebSocketStream<S>) -> Result<(), ()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        // Pongs and pings stand in the websocket's own buffer; whole frames may follow them on the bare stream.
+        socket.flush().await.map_err(|_| ())?;
+        for part in self.parts.iter().chain([&self.frames]) {
+            socket.get_mut().write_all(part).await.map_err(|_| ())?;
+        }
+        socket.get_mut().flush().await.map_err(|_| ())
     }
 
     fn is_empty(&self) -> bool {
@@ -199,15 +217,28 @@ impl Session {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        // Both wait for the whole life of the session; what they wait on is registered once.
         let mut leaving = self.presence.leaving.clone();
+        let mut departure = pin!(departure(&mut leaving));
+        let postbox = self.postbox.clone();
+        let mut overflow = pin!(postbox.overflowed());
         let mut tick = tokio::time::interval(Duration::from_secs(limits::PING_SECS));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tick.reset();
-        loop {
-            if let Err(end) = self.write(socket).await {
+        for turn in 0_u64.. {
+            if let Err(end) = self.write(socket, overflow.as_mut()).await {
+                return end;
+            }
+            // Letters come first, because they are cheap to look for; a flood of them must not make us deaf.
+            if turn.is_multiple_of(TURNS_TO_LISTEN)
+                && self.may_read()
+                && let Some(message) = socket.next().now_or_never()
+                && let Err(end) = self.heard(message).await
+            {
                 return end;
             }
             tokio::select! {
+                biased;
                 letter = self.inbox.recv() => match letter {
                     Some(letter) => self.letters(letter),
                     None => return End::Gone,
@@ -218,27 +249,36 @@ impl Session {
                     }
                 }
                 _ = tick.tick() => {
-                    let now = self.rooms.clock.mono();
-                    self.reconciliations.end_idle(now, &mut self.out);
-                    // An idle connection keeps no large buffer.
-                    self.out.frames.shrink_to(0);
-                    let silent = now.since(self.heard).as_secs();
-                    if silent >= 2 * limits::PING_SECS {
-                        return End::Close(CloseCode::Away, "no answer to ping");
-                    }
-                    let ping = socket.send(Message::Ping(Default::default()));
-                    if silent >= limits::PING_SECS / 2
-                        && !matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())))
-                    {
-                        return End::Gone;
+                    if let Err(end) = self.tick(socket).await {
+                        return end;
                     }
                 }
-                () = self.postbox.overflowed() => return End::Close(CloseCode::Policy, "too slow to read"),
-                () = departure(&mut leaving), if self.unanswered == 0 => {
+                () = overflow.as_mut() => return End::Close(CloseCode::Policy, "too slow to read"),
+                () = departure.as_mut(), if self.unanswered == 0 => {
                     return End::Close(CloseCode::Away, "the server is going down");
                 }
             }
         }
+        End::Gone
+    }
+
+    /// Every now and then: ends what is idle, asks a silent client for a sign of life, lets a dead one go.
+    async fn tick<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), End>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let now = self.rooms.clock.mono();
+        self.reconciliations.end_idle(now, &mut self.out);
+        // An idle connection keeps no large buffer.
+        self.out.frames.shrink_to(0);
+        let silent = now.since(self.heard).as_secs();
+        if silent >= 2 * limits::PING_SECS {
+            return Err(End::Close(CloseCode::Away, "no answer to ping"));
+        }
+        let ping = socket.send(Message::Ping(Default::default()));
+        let asked =
+            silent < limits::PING_SECS / 2 || matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())));
+        if asked { Ok(()) } else { Err(End::Gone) }
     }
 
     /// Whether the client may say more: it waits for few enough answers, and the server is not about to go down.
@@ -247,29 +287,30 @@ impl Session {
     }
 
     /// Writes everything that is ready.
-    async fn write<S>(&mut self, socket: &mut WebSocketStream<S>) -> Result<(), End>
+    async fn write<S>(
+        &mut self,
+        socket: &mut WebSocketStream<S>,
+        overflow: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), End>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         if self.out.is_empty() {
             return Ok(());
         }
-        let writing = async {
-            // Pongs and pings stand in the websocket's own buffer; whole frames may follow them on the bare stream.
-            socket.flush().await.map_err(|_| ())?;
-            for part in self.out.parts.iter().chain([&self.out.frames]) {
-                socket.get_mut().write_all(part).await.map_err(|_| ())?;
+        let written = {
+            let mut writing = pin!(self.out.write_to(socket));
+            // Nearly always there is room, and then no clock needs to be set.
+            match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
+                Poll::Ready(written) => written,
+                Poll::Pending => tokio::select! {
+                    written = tokio::time::timeout(WRITE_PATIENCE, writing) => written.unwrap_or(Err(())),
+                    () = overflow => Err(()),
+                },
             }
-            socket.get_mut().flush().await.map_err(|_| ())
         };
-        tokio::select! {
-            written = tokio::time::timeout(WRITE_PATIENCE, writing) => match written {
-                Ok(Ok(())) => {}
-                // A frame may be half written: there is no room for a goodbye.
-                Ok(Err(())) | Err(_) => return Err(End::Gone),
-            },
-            () = self.postbox.overflowed() => return Err(End::Gone),
-        }
+        // If it failed, a frame may be half written: there is no room for a goodbye.
+        written.map_err(|()| End::Gone)?;
         // Somebody made room for this: a sign of life.
         self.heard = self.rooms.clock.mono();
         self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
