@@ -233,9 +233,11 @@ impl Session {
             if turn.is_multiple_of(TURNS_TO_LISTEN)
                 && self.may_read()
                 && let Some(message) = socket.next().now_or_never()
-                && let Err(end) = self.heard(message).await
             {
-                return end;
+                match self.heard(message).await {
+                    Ok(()) => continue,
+                    Err(end) => return end,
+                }
             }
             tokio::select! {
                 biased;
