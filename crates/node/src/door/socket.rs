@@ -67,10 +67,11 @@ pub(crate) fn upgrade(
     answer
 }
 
-/// Small buffers: they are held by every idle connection, and thousands of those are normal.
+/// Small buffers: they are held by every idle connection, and thousands of those are normal. The read buffer is also
+/// zeroed whenever the socket is looked at.
 fn websocket_config() -> WebSocketConfig {
     WebSocketConfig::default()
-        .read_buffer_size(4 * 1024)
+        .read_buffer_size(2 * 1024)
         .write_buffer_size(0)
         .max_write_buffer_size(64 * 1024)
         .max_message_size(Some(limits::MAX_MESSAGE_BYTES))
