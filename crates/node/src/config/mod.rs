@@ -1,9 +1,9 @@
 //! Settings: what an operator can decide, where it can be written, and what holds.
 //!
 //! - [`settings`]: the table in which every setting is declared, once; [`foreign`]: names that are none.
-//! - [`cli`], [`dotenv`], [`file`], [`sources`]: what was written where.
+//! - [`cli`], [`dotenv`], [`mod@file`], [`sources`]: what was written where.
 //! - [`parse`], [`cidr`], [`resolve`]: what it means, or everything that is wrong with it.
-//! - [`show`], [`suggest`], [`problem`]: telling people.
+//! - [`mod@show`], [`suggest`], [`problem`]: telling people.
 //! - [`owner`]: the key of the relay's operator.
 //!
 //! To add a setting: a row in [`settings::SETTINGS`], a field in [`Config`] and the line in [`resolve`] that fills it.
