@@ -1,12 +1,14 @@
 //! The simulated world of graspd, for tests only.
 //!
-//! - [`author`]: keys that sign real events, the same ones in every run; [`chance`]: numbers from a seed.
+//! - [`author`]: keys that sign real events, the same ones in every run; [`cast`]: those of the spec's examples;
+//!   [`chance`]: numbers from a seed.
 //! - [`memory`]: the model of the store, naive on purpose.
 //! - [`contract`]: what every store must do, run against the model and against the real one; [`differential`]: both live
 //!   through the same random history.
 //! - [`house`]: a registrar on top of the model, with the laws that hold after every step.
 
 pub mod author;
+pub mod cast;
 pub mod chance;
 pub mod contract;
 pub mod differential;

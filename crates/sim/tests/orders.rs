@@ -14,32 +14,9 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Signed, Verdict, kinds};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::Identifier;
-use grasp_sim::author::{Author, owned, pair};
+use grasp_sim::author::{owned, pair};
+use grasp_sim::cast::{m, main_at, o, oid, r, x};
 use grasp_sim::house::{House, rules, service};
-
-fn o() -> Author {
-    Author::new(1)
-}
-
-fn m() -> Author {
-    Author::new(2)
-}
-
-fn r() -> Author {
-    Author::new(3)
-}
-
-fn x() -> Author {
-    Author::new(4)
-}
-
-fn oid(digit: char) -> String {
-    digit.to_string().repeat(40)
-}
-
-fn main_at(author: &Author, created_at: u64, digit: char) -> Arc<Signed> {
-    author.state("tool", created_at, &[("refs/heads/main", &oid(digit))])
-}
 
 /// What is offered again after each arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
