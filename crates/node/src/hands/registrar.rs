@@ -76,6 +76,10 @@ impl Desk {
 
     /// One turn: take what waits, decide and write inside one transaction, commit, speak.
     fn turn(&self, state: &mut State, batch: Vec<Checked>) {
+        // Reading everything back is too dear to be tried with every batch.
+        if state.stale && state.not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            return refuse(batch, &Refusal::StoreFailed);
+        }
         let outcome =
             self.refresh(state).and_then(|()| self.store.check_room()).and_then(|()| self.settle(state, &batch));
         match outcome {
