@@ -37,4 +37,12 @@ pub enum StoreError {
     Damaged(&'static str),
 }
 
+impl StoreError {
+    /// Whether the environment is lost to this process: nothing but a new start can help.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Engine(heed::Error::Mdb(heed::MdbError::Panic)))
+    }
+}
+
 pub(crate) type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -13,7 +13,7 @@ use grasp_core::registrar::io::{Input, Output, Source, Submission, Ticket};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::time::Timestamp;
 use grasp_store::{Batch, Store, StoreError};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::line::{Checked, Line, Rejected};
 use super::live::LiveDoor;
@@ -88,6 +88,10 @@ impl Desk {
                 state.next_expiry = settled.next_expiry;
                 state.purging = settled.purging;
                 self.act(batch, settled);
+            }
+            Err(problem) if problem.is_fatal() => {
+                error!(%problem, "the store is lost to this process; a new start will find all that was acknowledged");
+                std::process::abort();
             }
             Err(problem) => {
                 let refusal = if matches!(problem, StoreError::DiskFull { .. }) {
