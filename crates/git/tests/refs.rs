@@ -1,0 +1,164 @@
+//! What we write, the real git reads; what we advertise is what it advertises.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use grasp_git::pktline;
+use grasp_git::refs::{LsRefs, Refs, Target};
+use tempfile::TempDir;
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .env("PATH", std::env::var("PATH").unwrap_or_default())
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .envs([
+            ("GIT_AUTHOR_NAME", "a"),
+            ("GIT_AUTHOR_EMAIL", "a@example"),
+            ("GIT_COMMITTER_NAME", "a"),
+            ("GIT_COMMITTER_EMAIL", "a@example"),
+        ])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "git {arguments:?}");
+    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+}
+
+/// A bare repository with one commit and an annotated tag of it, whose refs are ours.
+fn repository() -> (TempDir, Refs) {
+    let folder = TempDir::new().expect("a folder");
+    git(folder.path(), &["init", "--quiet", "--bare", "."]);
+    let tree = git(folder.path(), &["hash-object", "-t", "tree", "-w", "/dev/null"]);
+    let commit = git(folder.path(), &["commit-tree", &tree, "-m", "first"]);
+    git(folder.path(), &["tag", "-a", "v1", "-m", "one", &commit]);
+    let object = git(folder.path(), &["rev-parse", "refs/tags/v1"]);
+    git(folder.path(), &["tag", "-d", "v1"]);
+    let mut refs = Refs::default();
+    refs.set("refs/tags/v1", Target { oid: object, peeled: Some(commit.clone()) });
+    refs.set("refs/heads/main", Target { oid: commit.clone(), peeled: None });
+    refs.set("refs/heads/a/b", Target { oid: commit, peeled: None });
+    refs.set_head("refs/heads/main");
+    (folder, refs)
+}
+
+#[test]
+fn git_reads_what_we_write() {
+    let (folder, refs) = repository();
+    refs.write(folder.path()).expect("writes");
+    let listed = git(folder.path(), &["for-each-ref", "--format=%(objectname) %(refname) %(*objectname)"]);
+    let ours: Vec<String> = refs
+        .iter()
+        .map(|(name, target)| format!("{} {name} {}", target.oid, target.peeled.as_deref().unwrap_or_default()))
+        .collect();
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ours.iter().map(|line| line.as_str()).collect::<Vec<_>>());
+    assert_eq!(git(folder.path(), &["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert_eq!(git(folder.path(), &["fsck", "--strict"]), "");
+    assert_eq!(Refs::read(folder.path()).expect("reads"), refs);
+}
+
+#[test]
+fn a_folder_can_become_a_file() {
+    let (folder, mut refs) = repository();
+    refs.write(folder.path()).expect("writes");
+    let target = refs.remove("refs/heads/a/b").expect("it was there");
+    refs.set("refs/heads/a", target);
+    refs.write(folder.path()).expect("writes");
+    assert_eq!(
+        git(folder.path(), &["for-each-ref", "--format=%(refname)"]),
+        "refs/heads/a\nrefs/heads/main\nrefs/tags/v1"
+    );
+}
+
+/// The lines of git's own v0 advertisement, without capabilities.
+fn advertised_by_git(folder: &Path) -> Vec<String> {
+    let text = git(folder, &["upload-pack", "--advertise-refs", "."]);
+    lines(text.as_bytes())
+}
+
+fn lines(mut bytes: &[u8]) -> Vec<String> {
+    let mut lines = Vec::new();
+    while let Ok(Some((packet, taken))) = pktline::read(bytes) {
+        if let Some(line) = packet.line() {
+            let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            lines.push(String::from_utf8_lossy(line).into_owned());
+        }
+        bytes = &bytes[taken..];
+    }
+    lines
+}
+
+#[test]
+fn our_advertisement_is_git_s() {
+    let (folder, mut refs) = repository();
+    for head in ["refs/heads/main", "refs/heads/unborn"] {
+        refs.set_head(head);
+        refs.write(folder.path()).expect("writes");
+        let mut ours = Vec::new();
+        refs.advertise(&mut ours, "agent=x");
+        assert_eq!(lines(&ours), advertised_by_git(folder.path()), "{head}");
+        let text = String::from_utf8_lossy(&ours).into_owned();
+        assert_eq!(text.contains("symref=HEAD:refs/heads/main"), head == "refs/heads/main");
+    }
+    let empty = TempDir::new().expect("a folder");
+    git(empty.path(), &["init", "--quiet", "--bare", "."]);
+    Refs::default().write(empty.path()).expect("writes");
+    let mut ours = Vec::new();
+    Refs::default().advertise(&mut ours, "agent=x");
+    assert_eq!(lines(&ours), advertised_by_git(empty.path()));
+}
+
+/// The answer of git's own v2 `ls-refs`.
+fn listed_by_git(folder: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut request = Vec::new();
+    pktline::push_line(&mut request, "command=ls-refs");
+    pktline::push_delimiter(&mut request);
+    for argument in arguments {
+        pktline::push_line(&mut request, argument);
+    }
+    pktline::push_flush(&mut request);
+    let mut child = Command::new("git")
+        .args(["-c", "lsrefs.unborn=advertise", "upload-pack", "--stateless-rpc", "."])
+        .current_dir(folder)
+        .env("GIT_PROTOCOL", "version=2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("git runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &request).expect("git listens");
+    let output = child.wait_with_output().expect("git ends");
+    assert!(output.status.success());
+    lines(&output.stdout)
+}
+
+#[test]
+fn our_ls_refs_is_git_s() {
+    let (folder, mut refs) = repository();
+    for head in ["refs/heads/main", "refs/heads/unborn"] {
+        refs.set_head(head);
+        refs.write(folder.path()).expect("writes");
+        for (arguments, question) in [
+            (&[][..], LsRefs::default()),
+            (&["peel", "symrefs"], LsRefs { peel: true, symrefs: true, ..LsRefs::default() }),
+            (&["symrefs", "unborn"], LsRefs { symrefs: true, unborn: true, ..LsRefs::default() }),
+            (
+                &["peel", "ref-prefix refs/tags/", "ref-prefix HEAD"],
+                LsRefs { peel: true, prefixes: vec!["refs/tags/".to_owned(), "HEAD".to_owned()], ..LsRefs::default() },
+            ),
+            (&["ref-prefix refs/none"], LsRefs { prefixes: vec!["refs/none".to_owned()], ..LsRefs::default() }),
+        ] {
+            let mut ours = Vec::new();
+            refs.list(&mut ours, &question);
+            assert_eq!(lines(&ours), listed_by_git(folder.path(), arguments), "{head} {arguments:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fresh_repository_does_not_offer_main() {
+    assert_eq!(Refs::default().head(), "refs/heads/master");
+    assert_eq!(Refs::default().head_oid(), None);
+}
