@@ -6,6 +6,7 @@
 pub mod io;
 pub mod policy;
 pub mod purgatory;
+pub mod push;
 mod removal;
 
 use std::collections::{BTreeSet, VecDeque};
