@@ -25,50 +25,54 @@ pub const MAX_FILTERS: usize = 20;
 /// Values of one filter, all conditions together: 1,460 ids is what a polite peer packs, fourteen times that is plenty.
 pub const MAX_FILTER_VALUES: usize = 20_000;
 
-/// Filter memory of one connection: what its subscriptions hold in the live index.
+/// Filter memory of one connection: what its subscriptions hold in the live index. Room for the twenty thousand values of
+/// a syncing peer.
 pub const MAX_FILTER_BYTES_PER_CONNECTION: usize = 5 * 1024 * 1024;
 
-/// Filter memory of all connections together.
+/// Filter memory of all connections together: what a small server can spare beside its sockets.
 pub const MAX_FILTER_BYTES_TOTAL: usize = 256 * 1024 * 1024;
 
-/// Bytes waiting for a slow reader before it is let go.
+/// Bytes of live events waiting for a slow reader before it is let go: minutes of a busy relay, seconds of an attack.
 pub const MAX_UNSENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Events of one connection that were sent but not answered; above it the socket is not read.
+/// Events of one connection that were sent but not answered; above it the socket is not read. Enough that a bulk
+/// publisher never waits for a commit, few enough that sixteen of them fill the line.
 pub const MAX_UNANSWERED_PER_CONNECTION: usize = 512;
 
 /// Events in the verify line, all connections together: two full batches of the writer.
 pub const MAX_IN_LINE: usize = 8_192;
 
-/// Events of one commit.
+/// Events of one commit: beyond this a larger batch saves nothing more, and whoever waits for its answer notices.
 pub const MAX_BATCH_EVENTS: usize = 4_096;
 
-/// Bytes of one commit.
+/// Bytes of one commit, for the same reason when events are large.
 pub const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Scans and counts of one connection that run or wait at once; further ones wait inside the session.
+/// Scans and counts of one connection that run at once; further ones wait inside the session, so that one client that
+/// opens hundreds of subscriptions does not stand before all others.
 pub const MAX_SCANS_PER_CONNECTION: usize = 4;
 
-/// Rows that a scan touches before it lets others have the thread.
+/// Rows that a scan touches before it lets others have the thread: about a millisecond of work.
 pub const SLICE_ROWS: usize = 1_000;
 
-/// Milliseconds that a scan runs before it lets others have the thread.
+/// Milliseconds that a scan runs before it lets others have the thread, where rows are slower than usual: long readers
+/// also pin pages that the writer could use again.
 pub const SLICE_MILLIS: u64 = 5;
 
 /// Rows that one REQ or COUNT may touch in all. A filter that matches nothing in a large store would otherwise cost
 /// seconds of a core each time it is sent.
 pub const MAX_SCAN_ROWS: u64 = 20_000_000;
 
-/// Items of one negentropy set.
+/// Items of one negentropy set: forty bytes each, and no repository host has more to reconcile in one window.
 pub const MAX_NEGENTROPY_ITEMS: usize = 1_000_000;
 
 /// Bytes of all negentropy sets together; one set of a million items is 41 MB.
 pub const MAX_NEGENTROPY_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of one negentropy answer before hex doubles it.
+/// Bytes of one negentropy answer before hex doubles it: under the 128 KiB that common relays and clients take.
 pub const NEGENTROPY_FRAME_BYTES: usize = 60_000;
 
-/// Seconds without a message after which a negentropy session is dropped.
+/// Seconds without a message after which a negentropy session is dropped: an honest client answers at once.
 pub const NEGENTROPY_IDLE_SECS: u64 = 60;
 
 /// Seconds after which a negentropy session is dropped however lively it is: its set takes memory that others want.
@@ -80,10 +84,10 @@ pub const MAX_FUTURE_SECS: u64 = 15 * 60;
 /// Targets of one deletion request (the incumbent's number).
 pub const MAX_DELETION_TARGETS: usize = 2_048;
 
-/// References of an event that are looked up to find what it belongs to.
+/// References of an event that are looked up to find what it belongs to: each costs a lookup in front of the writer.
 pub const MAX_REFERENCES: usize = 64;
 
-/// Members of one maintainer set.
+/// Members of one maintainer set: finding it costs at most the square of this.
 pub const MAX_MAINTAINERS: usize = 256;
 
 /// Maintainers that one announcement may name. They stand in memory for every announcement.
@@ -92,7 +96,7 @@ pub const MAX_NAMED: usize = 64;
 /// URLs that are kept of one announcement's `clone` or `relays`. They stand in memory for every announcement.
 pub const MAX_URLS: usize = 16;
 
-/// Bytes of a URL that is kept.
+/// Bytes of a URL that is kept: a git URL is an npub and an identifier.
 pub const MAX_URL_BYTES: usize = 512;
 
 /// Repositories in which a held event's data is looked for at once; the others follow the first.
@@ -107,7 +111,7 @@ pub const MAX_REF_BYTES: usize = 1_024;
 /// Bytes of one component of a ref name: it may become a file name in somebody's clone.
 pub const MAX_REF_COMPONENT_BYTES: usize = 200;
 
-/// Seconds that an event waits for its git data.
+/// Seconds that an event waits for its git data (G1-38).
 pub const PURGATORY_SECS: u64 = 30 * 60;
 
 /// Seconds that every held event has left after a start, however long the server was down.
@@ -117,10 +121,10 @@ pub const PURGATORY_GRACE_SECS: u64 = 5 * 60;
 /// request a few hundred bytes.
 pub const MAX_HELD: usize = 20_000;
 
-/// Bytes of held events in all, on disk.
+/// Bytes of held events in all, on disk: strangers may fill this much for half an hour, not more.
 pub const MAX_HELD_BYTES: usize = 256 * 1024 * 1024;
 
-/// Held events of one author.
+/// Held events of one author: a maintainer who announces everything at once, not a flood.
 pub const MAX_HELD_PER_AUTHOR: usize = 1_000;
 
 /// Bytes of one author's held events: a few versions of a very large state.
@@ -138,16 +142,16 @@ pub const REMOVAL_SLICE: usize = 1_000;
 /// Age of an authentication event (NIP-42).
 pub const AUTH_MAX_AGE_SECS: u64 = 10 * 60;
 
-/// Authentications tried on one connection.
+/// Authentications tried on one connection: each costs a signature check on the session's own thread.
 pub const MAX_AUTH_ATTEMPTS: usize = 20;
 
-/// Keys authenticated on one connection.
+/// Keys authenticated on one connection: a client acts for a few identities at most.
 pub const MAX_AUTH_KEYS: usize = 16;
 
 /// Seconds of silence after which a client is pinged, and again until it is let go.
 pub const PING_SECS: u64 = 30;
 
-/// Seconds to finish a request's headers and the websocket handshake.
+/// Seconds to finish a request's headers and the websocket handshake: the slowest honest phone needs less.
 pub const HANDSHAKE_SECS: u64 = 10;
 
 /// Seconds that a connection may spend on requests that do not become a websocket: pages are small.
@@ -156,5 +160,5 @@ pub const HTTP_SECS: u64 = 120;
 /// Bytes that an index entry of a filter's value takes in memory beside the value itself, roughly.
 pub const FILTER_VALUE_BYTES: usize = 200;
 
-/// Bytes of a request's headers.
+/// Bytes of a request's headers: what browsers and proxies send, twice over.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;

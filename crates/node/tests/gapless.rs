@@ -55,6 +55,22 @@ impl Drop for Completion {
     }
 }
 
+/// Publishes everything, a breath at a time, and lets a subscriber begin when as many events as it waits for have been
+/// answered.
+fn publish_all(writer: &mut Client, events: &[Arc<Signed>], waiting: &mut Vec<(usize, Sender<()>)>) {
+    let mut answered = 0;
+    for breath in events.chunks(BREATH) {
+        for event in breath {
+            writer.send_text(&format!("[\"EVENT\",{}]", event.json()));
+        }
+        for event in breath {
+            assert_eq!(writer.receive(), json!(["OK", event.id.to_string(), true, ""]));
+            answered += 1;
+            waiting.retain(|(when, go)| *when >= answered || go.send(()).is_err());
+        }
+    }
+}
+
 /// Publishes all events while subscribers begin at random moments; when all of them have what they should have, one last
 /// event goes out, behind which nothing more may be on its way.
 fn play(seed: u64, subscriber: fn(Part, &[Arc<Signed>], &Signed)) {
@@ -74,17 +90,7 @@ fn play(seed: u64, subscriber: fn(Part, &[Arc<Signed>], &Signed)) {
             scope.spawn(move || subscriber(part, events, last));
         }
         let mut writer = server.connect();
-        let mut answered = 0;
-        for breath in events.chunks(BREATH) {
-            for event in breath {
-                writer.send_text(&format!("[\"EVENT\",{}]", event.json()));
-            }
-            for event in breath {
-                assert_eq!(writer.receive(), json!(["OK", event.id.to_string(), true, ""]));
-                answered += 1;
-                waiting.retain(|(when, go)| *when >= answered || go.send(()).is_err());
-            }
-        }
+        publish_all(&mut writer, &events, &mut waiting);
         assert_eq!(waiting.len(), 0);
         for _ in 0..CONNECTIONS {
             if !completed.recv().expect("every subscriber says something") {
@@ -287,17 +293,6 @@ fn what_is_replaced_while_it_is_read() {
                 assert_eq!(eose, 1);
             });
         }
-        let mut writer = server.connect();
-        let mut answered = 0;
-        for breath in versions.chunks(BREATH) {
-            for event in breath {
-                writer.send_text(&format!("[\"EVENT\",{}]", event.json()));
-            }
-            for event in breath {
-                assert_eq!(writer.receive(), json!(["OK", event.id.to_string(), true, ""]));
-                answered += 1;
-                waiting.retain(|(when, go)| *when >= answered || go.send(()).is_err());
-            }
-        }
+        publish_all(&mut server.connect(), &versions, &mut waiting);
     });
 }

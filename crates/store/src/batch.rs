@@ -195,8 +195,8 @@ impl<'s> Batch<'s> {
             Tombstone::Author(author, up_to) => {
                 self.raise(tables.vanished, &author.0, up_to.0)?;
                 // An earlier purge that is still under way is part of this one, unless it reaches further.
-                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| number(&row[..8]));
-                let purge = Purge::new(Timestamp(up_to.0.max(under_way.unwrap_or(0))), self.next_seq - 1);
+                let under_way = tables.purging.get(&self.txn, &author.0)?.map(|row| Purge::read(row).up_to());
+                let purge = Purge::new(under_way.map_or(*up_to, |earlier| earlier.max(*up_to)), self.next_seq - 1);
                 tables.purging.put(&mut self.txn, &author.0, &purge.row())?;
                 self.purge_author(*author, purge)?;
             }

@@ -44,7 +44,7 @@ impl Range {
         window: Window,
     ) -> Result<Option<Place>> {
         if self.index == Index::Id {
-            return self.only(store, txn, after, window);
+            return self.only(store, txn, window);
         }
         let mut entries = self.entries(store, txn, after, window)?;
         Ok(entries.next().transpose()?.and_then(|(key, ())| key.last_chunk().copied()))
@@ -65,18 +65,12 @@ impl Range {
         Ok(table.range(txn, &(from, Bound::Included(end.as_slice())))?)
     }
 
-    fn only(
-        &self,
-        store: &Store,
-        txn: &RoTxn<'_, WithoutTls>,
-        after: Option<&Place>,
-        window: Window,
-    ) -> Result<Option<Place>> {
+    fn only(&self, store: &Store, txn: &RoTxn<'_, WithoutTls>, window: Window) -> Result<Option<Place>> {
         let Some(seq) = store.tables.ids.get(txn, &self.prefix)? else { return Ok(None) };
         let seq = number(seq);
         let record = store.by_seq(txn, seq)?;
         let place = place(record.created_at().0, &record.id().0, seq);
-        Ok(Some(place).filter(|place| after.is_none_or(|after| place > after) && window.contains(place)))
+        Ok(Some(place).filter(|place| window.contains(place)))
     }
 
     fn table(&self, store: &Store) -> Table {

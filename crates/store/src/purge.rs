@@ -42,6 +42,10 @@ impl Purge {
         key(&[&self.up_to.0.to_be_bytes(), &self.up_to_seq.to_be_bytes(), &phase, &self.behind])
     }
 
+    pub(crate) fn up_to(self) -> Timestamp {
+        self.up_to
+    }
+
     pub(crate) fn own_are_gone(self) -> bool {
         self.own_are_gone
     }

@@ -97,11 +97,13 @@ impl Scan {
         }
         let hidden = Hidden::read(store, &txn)?;
         let mut cursors: HashMap<u32, RoRange<'_, Bytes, Unit>> = HashMap::new();
+        let mut filters = Vec::with_capacity(self.filters.len());
         while let Some(Reverse((place, range))) = self.heads.pop() {
             // The same event may be the head of several ranges.
             let mut wanted = self.is_wanted(range);
             self.advance(store, &txn, &mut cursors, range, &place)?;
-            let mut filters = vec![self.ranges[range as usize].0];
+            filters.clear();
+            filters.push(self.ranges[range as usize].0);
             while let Some(Reverse((same, _))) = self.heads.peek()
                 && *same == place
                 && let Some(Reverse((_, range))) = self.heads.pop()

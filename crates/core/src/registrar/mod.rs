@@ -232,6 +232,7 @@ impl Registrar {
     /// Judges a held event as if it came now (F3).
     fn is_still_wanted(&self, now: Now, event: &Signed, facts: Facts) -> bool {
         let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory };
+        // That its author may publish it was shown when it was taken in.
         let source = Source::Client(vec![event.pubkey]);
         let verdict = world.admit(event, &source, &Facts { known: None, ..facts });
         let wanted = match verdict {

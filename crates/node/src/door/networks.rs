@@ -108,6 +108,10 @@ impl NetworksDoor {
     }
 }
 
+/// How many accounts there must be before it is worth looking for idle ones; then again when they have doubled, so that
+/// the looking costs little whatever the number.
+const SWEEP_AT: usize = 1_024;
+
 struct Account {
     connections: usize,
     budget: Budget,
@@ -120,6 +124,7 @@ async fn keep_books(
     clock: Clock,
 ) {
     let mut accounts: HashMap<Network, Account> = HashMap::new();
+    let mut sweep_at = SWEEP_AT;
     while let Some(request) = requests.recv().await {
         match request {
             Request::Enter(network, reply) => {
@@ -141,11 +146,12 @@ async fn keep_books(
             }
         }
         // A network without connections is remembered until its budget is full again, so that reconnecting gains nothing.
-        if accounts.len() > 1_024 && accounts.len().is_power_of_two() || accounts.len() > 100_000 {
+        if accounts.len() >= sweep_at {
             let now = clock.mono();
             accounts.retain(|_, account| {
                 account.connections > 0 || !account.budget.lock().unwrap_or_else(PoisonError::into_inner).is_full(now)
             });
+            sweep_at = SWEEP_AT.max(2 * accounts.len());
         }
     }
 }

@@ -300,21 +300,23 @@ impl Session {
         if self.out.is_empty() {
             return Ok(());
         }
-        let written = {
+        let (written, waited) = {
             let mut writing = pin!(self.out.write_to(socket));
             // Nearly always there is room, and then no clock needs to be set.
             match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
-                Poll::Ready(written) => written,
+                Poll::Ready(written) => (written, false),
                 Poll::Pending => tokio::select! {
-                    written = tokio::time::timeout(WRITE_PATIENCE, writing) => written.unwrap_or(Err(())),
-                    () = overflow => Err(()),
+                    written = tokio::time::timeout(WRITE_PATIENCE, writing) => (written.unwrap_or(Err(())), true),
+                    () = overflow => (Err(()), true),
                 },
             }
         };
         // If it failed, a frame may be half written: there is no room for a goodbye.
         written.map_err(|()| End::Gone)?;
-        // Somebody made room for this: a sign of life.
-        self.heard = self.rooms.clock.mono();
+        if waited {
+            // Somebody made room for this: a sign of life. What merely fits into the system's buffer is none.
+            self.heard = self.rooms.clock.mono();
+        }
         self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
         self.out.frames.clear();
         let mut written = self.out.parts.drain(..);
