@@ -1,9 +1,14 @@
 //! Git repositories on disk, and the words git speaks over HTTP.
 //!
+//! - [`layout`]: where things lie.
 //! - [`pktline`]: the framing of git's protocols.
 //! - [`refs`]: the refs of one repository, which are one file and one snapshot in memory.
+//! - [`child`]: the real git, started cleanly and bounded.
 //!
-//! Blocking: no call here that touches the disk belongs on an async worker.
+//! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
 
+pub mod child;
+pub mod crash;
+pub mod layout;
 pub mod pktline;
 pub mod refs;

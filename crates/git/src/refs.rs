@@ -29,7 +29,7 @@ pub struct Refs {
 
 /// Where HEAD of a repository points before a state says otherwise. Not `main`: a client that clones the empty
 /// repository would be given that branch and could not make it.
-const UNBORN: &str = "refs/heads/master";
+pub(crate) const UNBORN: &str = "refs/heads/master";
 
 impl Refs {
     /// Reads the refs of a repository folder; one without the files has none.
@@ -179,7 +179,7 @@ fn parse(text: &str) -> BTreeMap<String, Target> {
 }
 
 /// Replaces a file: written beside, synced, renamed, and the folder synced.
-fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let beside = folder.join(format!("{name}.new"));
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;

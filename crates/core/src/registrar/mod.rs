@@ -4,6 +4,7 @@
 //! its state are in [`policy`]; this file applies them to the [`Catalog`] and to [`purgatory`].
 
 pub mod io;
+pub mod order;
 pub mod policy;
 pub mod purgatory;
 pub mod push;

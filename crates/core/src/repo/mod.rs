@@ -7,10 +7,12 @@ pub mod maintainers;
 pub mod pr;
 pub mod refname;
 pub mod service;
+pub mod site;
 pub mod state;
 
 pub use announcement::Announcement;
 pub use catalog::Catalog;
 pub use id::{Identifier, RepoId};
 pub use service::Service;
+pub use site::Site;
 pub use state::State;

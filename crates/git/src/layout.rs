@@ -1,0 +1,193 @@
+//! Where things lie in the git folder.
+//!
+//! | folder | what |
+//! |---|---|
+//! | `repos/<npub>/<name>.git` | a repository: `HEAD`, `config`, `packed-refs`, `objects/info/alternates`, and its own `pool` |
+//! | `prs/<npub>/<name>.git` | the same for what contributors submit (GRASP-06) |
+//! | `incoming/<n>` | packs that are being received; emptied at every start |
+//! | `staged/<n>` | uploads that nobody has signed yet; each has a row in the store |
+//! | `trash/<n>` | what is being removed; emptied at every start |
+//! | `empty.git` | a repository without anything, for learning what git can do |
+//!
+//! A pool is a flat object directory: it has packs and no alternates. A repository's `objects` has no packs and names the
+//! pools that it may read, its own first.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use grasp_core::nostr::hex;
+use grasp_core::registrar::order::Parcel;
+use grasp_core::repo::{Identifier, Site};
+use sha2::{Digest, Sha256};
+
+/// File names are at most this long before they become a hash; file systems take 255 bytes and we append a little.
+const MAX_NAME: usize = 200;
+
+/// The git folder.
+#[derive(Debug)]
+pub struct Layout {
+    root: PathBuf,
+    next: AtomicU64,
+}
+
+impl Layout {
+    /// Opens a git folder, making what is missing. What was being received or removed when the server ended is removed.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        let root = root.canonicalize()?;
+        let layout = Self { root, next: AtomicU64::new(1) };
+        for name in ["incoming", "trash"] {
+            layout.empty(name)?;
+        }
+        for name in ["repos", "prs", "staged"] {
+            fs::create_dir_all(layout.root.join(name))?;
+        }
+        make_bare(&layout.template())?;
+        sync_folder(&layout.root)?;
+        Ok(layout)
+    }
+
+    /// The git folder itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of a site, whether or not it exists.
+    #[must_use]
+    pub fn site(&self, site: &Site) -> PathBuf {
+        let room = match site {
+            Site::Announced(_) => "repos",
+            Site::Submitted(_) => "prs",
+        };
+        let repo = site.repo();
+        self.root.join(room).join(repo.owner.npub()).join(format!("{}.git", file_name(&repo.identifier)))
+    }
+
+    /// The pool of a site: an object directory.
+    #[must_use]
+    pub fn pool(&self, site: &Site) -> PathBuf {
+        self.site(site).join("pool")
+    }
+
+    /// The folder of a received pack: an object directory.
+    #[must_use]
+    pub fn parcel(&self, parcel: &Parcel) -> PathBuf {
+        match parcel {
+            Parcel::Incoming(n) => self.root.join("incoming").join(n.to_string()),
+            Parcel::Staged(n) => self.root.join("staged").join(format!("{n:016x}")),
+        }
+    }
+
+    /// The repository without anything.
+    #[must_use]
+    pub fn template(&self) -> PathBuf {
+        self.root.join("empty.git")
+    }
+
+    /// A number that no incoming pack and no trash has in this process.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Moves a folder out of sight; [`sweep`](Self::sweep) removes it. What is not there is no problem.
+    pub fn discard(&self, folder: &Path) -> io::Result<()> {
+        match fs::rename(folder, self.root.join("trash").join(self.number().to_string())) {
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Removes what was discarded.
+    pub fn sweep(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.root.join("trash"))? {
+            fs::remove_dir_all(entry?.path())?;
+        }
+        Ok(())
+    }
+
+    /// Removes staged uploads that have no row in the store.
+    pub fn keep_staged(&self, rows: &std::collections::BTreeSet<u64>) -> io::Result<()> {
+        for entry in fs::read_dir(self.root.join("staged"))? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
+            if !number.is_some_and(|number| rows.contains(&number)) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn empty(&self, name: &str) -> io::Result<()> {
+        let folder = self.root.join(name);
+        match fs::remove_dir_all(&folder) {
+            Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
+            _ => fs::create_dir_all(&folder),
+        }
+    }
+}
+
+/// Makes a bare repository without packs of its own, durably. One that is there already stays as it is.
+pub(crate) fn make_bare(folder: &Path) -> io::Result<()> {
+    if folder.join("HEAD").exists() {
+        return Ok(());
+    }
+    for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+    crate::refs::replace(folder, "config", b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n")?;
+    // HEAD makes it a repository, so it comes last.
+    crate::refs::replace(folder, "HEAD", format!("ref: {}\n", crate::refs::UNBORN).as_bytes())?;
+    for part in [folder.join("objects"), folder.join("pool")] {
+        sync_folder(&part)?;
+    }
+    // The way to it must be durable too: its owner's folder may be new.
+    for above in folder.ancestors().skip(1).take(3) {
+        sync_folder(above)?;
+    }
+    Ok(())
+}
+
+/// Makes the entries of a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// A file name for an identifier: no two share one, also where upper and lower case are the same to the file system.
+fn file_name(identifier: &Identifier) -> String {
+    let mut name = String::new();
+    for byte in identifier.as_str().bytes() {
+        if byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte) {
+            name.push(char::from(byte));
+        } else {
+            name.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    // An equals sign is in no encoded name.
+    format!("={}", hex::encode(&Sha256::digest(identifier.as_str().as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_and_distinct() {
+        let long = "ü".repeat(500);
+        let identifiers = ["tool", "Tool", "x.git", "my 🚀 repo", "a%2fb", "HEAD", "...", &long, &"a".repeat(1_000)];
+        let mut names: Vec<String> =
+            identifiers.iter().map(|text| file_name(&Identifier::new(text).expect("valid"))).collect();
+        for name in &names {
+            assert!(name.len() <= MAX_NAME && !name.contains(['/', '.', '\\', ' ']), "{name}");
+        }
+        names.iter_mut().for_each(|name| name.make_ascii_lowercase());
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), identifiers.len());
+    }
+}
