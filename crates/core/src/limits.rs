@@ -99,7 +99,7 @@ pub const MAX_URLS: usize = 16;
 /// Bytes of a URL that is kept: a git URL is an npub and an identifier.
 pub const MAX_URL_BYTES: usize = 512;
 
-/// Repositories in which a held event's data is looked for at once; the others follow the first.
+/// Repositories in which a held event's data is looked for when it comes; the others follow the first.
 pub const MAX_LOOKS: usize = 16;
 
 /// Bytes of a repository identifier. Index keys are hashes, folder names will be; this bounds messages and pages.
@@ -151,14 +151,82 @@ pub const MAX_AUTH_KEYS: usize = 16;
 /// Seconds of silence after which a client is pinged, and again until it is let go.
 pub const PING_SECS: u64 = 30;
 
-/// Seconds to finish a request's headers and the websocket handshake: the slowest honest phone needs less.
+/// Seconds to begin the first request of a connection, to finish the headers of any, and for the websocket handshake: the
+/// slowest honest phone needs less.
 pub const HANDSHAKE_SECS: u64 = 10;
 
-/// Seconds that a connection may spend on requests that do not become a websocket: pages are small.
-pub const HTTP_SECS: u64 = 120;
+/// Seconds in which not one byte moves on a connection that is no websocket before it is dropped: whoever neither sends
+/// nor reads for a minute is gone. There is no limit on the whole: a large clone takes many minutes. Work that takes
+/// longer than this before it has something to say sends keep-alives. An idle connection between two requests ends by
+/// the same rule, and long enough after the first that a push may reuse the one that asked for the refs.
+pub const STALL_SECS: u64 = 60;
 
 /// Bytes that an index entry of a filter's value takes in memory beside the value itself, roughly.
 pub const FILTER_VALUE_BYTES: usize = 200;
 
 /// Bytes of a request's headers: what browsers and proxies send, twice over.
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;
+
+/// Orders of the git room that are under way at once: each waits for the disk most of the time.
+pub const MAX_ORDERS: usize = 4;
+
+/// Pushes to repositories of one name that wait, complete, for their turn. A turn takes milliseconds.
+pub const MAX_ARRIVALS: usize = 64;
+
+/// States that are looked at when a repository is brought into line, the newest first. Two or three are usual: one that is
+/// served and one that waits.
+pub const MAX_CANDIDATES: usize = 32;
+
+/// Seconds until work in the git room that failed is tried again: a full disk does not empty itself at once.
+pub const ORDER_RETRY_SECS: u64 = 30;
+
+/// Seconds by which the end of a held event is put off while a push or an order for it is under way.
+pub const POSTPONE_SECS: u64 = 60;
+
+/// Pull requests whose events are not here yet that one push may bring; each gets a folder of its own.
+pub const MAX_UPLOADS_PER_PUSH: usize = 16;
+
+/// Uploads without their events, in all: anybody can make them without so much as a key.
+pub const MAX_UPLOADS: usize = 10_000;
+
+/// Bytes of uploads without their events, in all: what a small disk can lend to strangers for half an hour.
+pub const MAX_UPLOAD_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// The same for one network.
+pub const MAX_UPLOADS_PER_NETWORK: usize = 200;
+
+/// The same for one network.
+pub const MAX_UPLOAD_BYTES_PER_NETWORK: u64 = 512 * 1024 * 1024;
+
+/// Refs that one push may change: as many as a state may declare.
+pub const MAX_PUSH_COMMANDS: usize = MAX_STATE_TAGS;
+
+/// Refs beyond which a push counts as a large one, of which there are few at a time: their command lists take megabytes.
+pub const LARGE_PUSH_COMMANDS: usize = 2_000;
+
+/// Large pushes whose command lists are in memory at once.
+pub const MAX_LARGE_PUSHES: usize = 4;
+
+/// Pushes that are being received at once. Each takes a megabyte of memory, or a file.
+pub const MAX_PUSHES: usize = 64;
+
+/// Pushes that wait to be received, in all and from one network: nobody is heard who comes later.
+pub const MAX_PUSHES_WAITING: usize = 512;
+
+/// The same for one network.
+pub const MAX_PUSHES_WAITING_PER_NETWORK: usize = 64;
+
+/// Clones and fetches that wait for a git process. Those that ask for the same thing wait together and count once.
+pub const MAX_FETCHES_WAITING: usize = 1_024;
+
+/// The same for one network: a continuous integration that clones with all its machines.
+pub const MAX_FETCHES_WAITING_PER_NETWORK: usize = 256;
+
+/// Bytes of a fetch request: a hundred thousand wants and haves.
+pub const MAX_FETCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes of all fetch requests that are in memory at once.
+pub const MAX_FETCH_BYTES_TOTAL: usize = 128 * 1024 * 1024;
+
+/// Seconds between signs of life while a push is being worked on: proxies give up after a minute of silence.
+pub const KEEPALIVE_SECS: u64 = 5;

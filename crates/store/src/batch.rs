@@ -24,13 +24,16 @@ pub struct Batch<'s> {
     pub(crate) pending: Pending,
     first_seq: u64,
     next_seq: u64,
+    /// Pull requests that went with their authors and of which nobody has been told yet.
+    removed_pulls: Vec<Summary>,
 }
 
 impl<'s> Batch<'s> {
     pub(crate) fn begin(store: &'s Store) -> Result<Self> {
         let txn = store.env.write_txn()?;
         let first_seq = store.last_seq() + 1;
-        Ok(Self { store, txn, pending: Pending::default(), first_seq, next_seq: first_seq })
+        let pending = Pending::default();
+        Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pulls: Vec::new() })
     }
 
     /// Carries out a wish of the registrar.
@@ -39,10 +42,15 @@ impl<'s> Batch<'s> {
             Write::Put(event) => self.serve(event, &Record::write(event)),
             Write::Except(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
             Write::Hold(event, deadline) => self.hold(event, *deadline),
+            Write::Extend(id, deadline) => self.extend(*id, *deadline),
             Write::Release(id) => self.release(*id),
             Write::Unhold(id) => self.unhold(*id).map(drop),
             Write::Remove(id) => self.remove(*id),
             Write::Bury(tombstone) => self.bury(tombstone),
+            Write::Todo(todo) => self.note(todo),
+            Write::Done(todo) => self.done(todo),
+            Write::Stage(upload) => self.stage(upload),
+            Write::Unstage(site, event) => self.unstage(site, *event),
         }
     }
 
@@ -86,6 +94,13 @@ impl<'s> Batch<'s> {
         Ok(!self.store.tables.purging.is_empty(&self.txn)?)
     }
 
+    /// Takes the pull requests that went with a vanished author in this batch since the last call, by
+    /// [`Tombstone::Author`] or by [`purge`](Self::purge), each once: at most [`limits::REMOVAL_SLICE`] and what the batch
+    /// itself had put for each of these. What follows from their going belongs into this batch.
+    pub fn take_removed_pulls(&mut self) -> Vec<Summary> {
+        std::mem::take(&mut self.removed_pulls)
+    }
+
     /// Makes it durable and visible. After this nothing of it can be lost.
     pub fn commit(mut self) -> Result<()> {
         std::mem::take(&mut self.pending).flush(&self.store.tables, &mut self.txn)?;
@@ -96,8 +111,16 @@ impl<'s> Batch<'s> {
 
     fn serve(&mut self, event: &Event, bytes: &[u8]) -> Result<()> {
         let tables = self.store.tables;
-        if tables.ids.get(&self.txn, &event.id.0)?.is_some() {
-            return Ok(());
+        if let Some(known) = tables.ids.get(&self.txn, &event.id.0)?.map(number) {
+            let doomed = match tables.events.get(&self.txn, &known.to_be_bytes())? {
+                Some(bytes) => self.is_doomed(&Record::read(bytes)?, known)?,
+                None => false,
+            };
+            if !doomed {
+                return Ok(());
+            }
+            // A vanished author has left it behind; it has come again and stays.
+            self.remove_doomed(known)?;
         }
         let record = Record::read(bytes)?;
         let seq = self.next_seq;
@@ -127,6 +150,14 @@ impl<'s> Batch<'s> {
         let author: [u8; 64] = key(&[&event.pubkey.0, &event.id.0]);
         tables.held_by_author.put(&mut self.txn, &author, &[])?;
         Ok(())
+    }
+
+    fn extend(&mut self, id: EventId, deadline: Timestamp) -> Result<()> {
+        let tables = &self.store.tables;
+        let Some(mut row) = tables.held.get(&self.txn, &id.0)?.map(<[u8]>::to_vec) else { return Ok(()) };
+        let start = row.first_chunk_mut().ok_or(StoreError::Damaged("a held row is too short"))?;
+        *start = deadline.0.to_be_bytes();
+        Ok(tables.held.put(&mut self.txn, &id.0, &row)?)
     }
 
     fn release(&mut self, id: EventId) -> Result<()> {
@@ -249,7 +280,7 @@ impl<'s> Batch<'s> {
             }
         }
         for seq in doomed {
-            self.remove_seq(seq)?;
+            self.remove_doomed(seq)?;
         }
         let next =
             if read == limits::REMOVAL_SLICE { last.map(|place| purge.after(place)) } else { purge.next_phase() };
@@ -271,10 +302,21 @@ impl<'s> Batch<'s> {
                 None => false,
             };
             if doomed {
-                self.remove_seq(seq)?;
+                self.remove_doomed(seq)?;
             }
         }
         Ok(())
+    }
+
+    /// Removes an event of a vanished author. The registrar does not know of these, and a pull request has left refs.
+    fn remove_doomed(&mut self, seq: u64) -> Result<()> {
+        if let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
+            let record = Record::read(bytes)?;
+            if kinds::is_pull_request(record.kind()) {
+                self.removed_pulls.push(record.summary());
+            }
+        }
+        self.remove_seq(seq)
     }
 }
 

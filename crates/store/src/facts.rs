@@ -1,17 +1,21 @@
 //! What is known about an event directly before it is judged, read inside the batch that will carry the consequences.
+//! What a vanished author has left on disk counts as gone, as it does for readers.
+
+use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::kinds::{self, Class};
-use grasp_core::nostr::{json, supersedes};
+use grasp_core::nostr::{PublicKey, Signed, json, supersedes};
 use grasp_core::registrar::io::{Facts, Gone, Questions, Target};
 use grasp_core::repo::catalog::Place;
 
 use crate::batch::{Batch, read_stamp};
 use crate::error::{Result, StoreError};
 use crate::index::author_prefix;
+use crate::purge::Purge;
 use crate::record::Record;
-use crate::schema::{key, number};
+use crate::schema::{Table, key, number, seq_of_key};
 
 impl Batch<'_> {
     /// Reads the facts that the registrar's rules ask for.
@@ -35,13 +39,63 @@ impl Batch<'_> {
         Ok(facts)
     }
 
-    fn place_of(&self, id: EventId) -> Result<Option<Place>> {
+    /// An event, served or held. What a vanished author has left on disk is not here any more; what has expired is, until
+    /// it is swept.
+    pub fn event(&self, id: EventId) -> Result<Option<(Arc<Signed>, Place)>> {
+        if let Some(record) = self.served(id)? {
+            return Ok(Some((Arc::new(record.event()?), Place::Served)));
+        }
+        match self.store.tables.held.get(&self.txn, &id.0)? {
+            Some(row) => Ok(Some((Arc::new(held_record(row)?.event()?), Place::Held))),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether [`event`](Self::event) would find it, without reading its text.
+    pub fn is_known(&self, id: EventId) -> Result<bool> {
+        Ok(self.place_of(id)?.is_some())
+    }
+
+    /// A served event, if the world can see it.
+    fn served(&self, id: EventId) -> Result<Option<Record<'_>>> {
         let tables = &self.store.tables;
-        Ok(if tables.ids.get(&self.txn, &id.0)?.is_some() {
-            Some(Place::Served)
-        } else {
-            tables.held.get(&self.txn, &id.0)?.map(|_| Place::Held)
-        })
+        let Some(seq) = tables.ids.get(&self.txn, &id.0)? else { return Ok(None) };
+        let missing = StoreError::Damaged("an id without its event");
+        let record = Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
+        Ok((!self.is_doomed(&record, number(seq))?).then_some(record))
+    }
+
+    /// Whether the removal of a vanished author's events is under way and has only not come to this one. Readers go
+    /// through all such authors; here those are looked up whom an event can be part of.
+    pub(crate) fn is_doomed(&self, record: &Record<'_>, seq: u64) -> Result<bool> {
+        let tables = &self.store.tables;
+        let dooms = |author: &PublicKey| -> Result<bool> {
+            let purge = tables.purging.get(&self.txn, &author.0)?.map(Purge::read);
+            Ok(purge.is_some_and(|purge| purge.dooms(record, seq, author)))
+        };
+        if tables.purging.is_empty(&self.txn)? {
+            return Ok(false);
+        }
+        if dooms(&record.author())? {
+            return Ok(true);
+        }
+        let wrapped_for = record.tags().filter(|(letter, _)| record.kind() == kinds::GIFT_WRAP && *letter == b'p');
+        for (_, value) in wrapped_for {
+            let author = std::str::from_utf8(value).ok().and_then(PublicKey::from_hex);
+            if let Some(author) = author
+                && dooms(&author)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn place_of(&self, id: EventId) -> Result<Option<Place>> {
+        if self.served(id)?.is_some() {
+            return Ok(Some(Place::Served));
+        }
+        Ok(self.store.tables.held.get(&self.txn, &id.0)?.map(|_| Place::Held))
     }
 
     fn gone(&self, event: &Event, coordinate: Option<&Coordinate>) -> Result<Option<Gone>> {
@@ -71,7 +125,8 @@ impl Batch<'_> {
         match tables.coordinates.get(&self.txn, &self.store.digest.coordinate(coordinate))? {
             Some(seq) => {
                 let missing = StoreError::Damaged("a coordinate without its event");
-                Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?).map(Some)
+                let record = Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
+                Ok((!self.is_doomed(&record, number(seq))?).then_some(record))
             }
             None => Ok(None),
         }
@@ -84,7 +139,7 @@ impl Batch<'_> {
             let by_id = b"eEq".contains(&letter).then(|| EventId::from_hex(value)).flatten();
             let by_coordinate = b"aAq".contains(&letter).then(|| Coordinate::parse(value)).flatten();
             let found = match (by_id, by_coordinate) {
-                (Some(id), _) => self.store.tables.ids.get(&self.txn, &id.0)?.is_some(),
+                (Some(id), _) => self.served(id)?.is_some(),
                 (None, Some(coordinate)) => self.served_at(&coordinate)?.is_some(),
                 (None, None) => false,
             };
@@ -118,15 +173,34 @@ impl Batch<'_> {
 
     fn has_tag(&self, letter: u8, value: &str) -> Result<bool> {
         let tag = self.store.digest.tag(letter, json::escaped(value).as_bytes());
-        let committed = || self.store.tables.by_tag.prefix_iter(&self.txn, &tag)?.next().transpose();
-        Ok(self.pending.has_tag(&tag) || committed()?.is_some())
+        Ok(self.pending.has_tag(&tag) || self.has_entry(self.store.tables.by_tag, &tag)?)
     }
 
     fn has_author(&self, event: &Event) -> Result<bool> {
         let tables = &self.store.tables;
         let held = tables.held_by_author.prefix_iter(&self.txn, &event.pubkey.0)?.next().transpose()?.is_some();
-        let served = || tables.by_author.prefix_iter(&self.txn, author_prefix(&event.pubkey))?.next().transpose();
-        Ok(held || self.pending.has_author(&event.pubkey) || served()?.is_some())
+        let prefix = author_prefix(&event.pubkey);
+        Ok(held || self.pending.has_author(&event.pubkey) || self.has_entry(tables.by_author, prefix)?)
+    }
+
+    /// Whether an index has an entry of an event that the world can see. Behind many that it cannot see none is looked
+    /// for: one is taken for granted until they are gone.
+    fn has_entry(&self, table: Table, prefix: &[u8]) -> Result<bool> {
+        let tables = &self.store.tables;
+        let mut entries = table.prefix_iter(&self.txn, prefix)?;
+        if tables.purging.is_empty(&self.txn)? {
+            return Ok(entries.next().transpose()?.is_some());
+        }
+        for _ in 0..limits::REMOVAL_SLICE {
+            let Some((entry, _)) = entries.next().transpose()? else { return Ok(false) };
+            let seq = seq_of_key(entry);
+            if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
+                && !self.is_doomed(&Record::read(bytes)?, seq)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(true)
     }
 
     /// Those targets of a deletion request that are here.
@@ -150,18 +224,17 @@ impl Batch<'_> {
     }
 
     fn target(&self, id: EventId) -> Result<Option<Target>> {
-        let tables = &self.store.tables;
-        if let Some(seq) = tables.ids.get(&self.txn, &id.0)? {
-            let missing = StoreError::Damaged("an id without its event");
-            let record = Record::read(tables.events.get(&self.txn, seq)?.ok_or(missing)?)?;
+        if let Some(record) = self.served(id)? {
             return Ok(Some(Target { event: record.summary(), place: Place::Served }));
         }
-        match tables.held.get(&self.txn, &id.0)? {
-            Some(row) => {
-                let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?;
-                Ok(Some(Target { event: Record::read(bytes)?.summary(), place: Place::Held }))
-            }
+        match self.store.tables.held.get(&self.txn, &id.0)? {
+            Some(row) => Ok(Some(Target { event: held_record(row)?.summary(), place: Place::Held })),
             None => Ok(None),
         }
     }
+}
+
+/// The event behind a held row's deadline.
+fn held_record(row: &[u8]) -> Result<Record<'_>> {
+    Record::read(row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?)
 }

@@ -1,4 +1,4 @@
-//! Events and purgatory on disk.
+//! Events, purgatory and the notes of the git room on disk.
 //!
 //! One LMDB environment holds everything; one writer changes it, a batch at a time, and many readers look at snapshots
 //! without ever holding the writer up. The public face speaks of the domain (facts, writes, scans, held rows), not of
@@ -21,6 +21,7 @@ mod record;
 mod scan;
 mod schema;
 mod store;
+mod work;
 
 pub use batch::Batch;
 pub use disk::DiskUse;

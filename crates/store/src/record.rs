@@ -9,7 +9,7 @@
 use grasp_core::nostr::event::{Event, EventId, Stamp};
 use grasp_core::nostr::{Filter, PublicKey, Signed, json, kinds};
 use grasp_core::registrar::io::Summary;
-use grasp_core::repo::Identifier;
+use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 
 use crate::error::{Result, StoreError};
@@ -133,13 +133,23 @@ impl<'a> Record<'a> {
     pub(crate) fn summary(&self) -> Summary {
         let is_repository = matches!(self.kind(), kinds::ANNOUNCEMENT | kinds::STATE);
         let identifier = self.identifier().filter(|_| is_repository).and_then(|d| std::str::from_utf8(d).ok());
+        let (targets, tip) = self.offer();
         Summary {
             id: self.id(),
             author: self.author(),
             kind: self.kind(),
             created_at: self.created_at(),
             identifier: identifier.and_then(json::unescaped).as_deref().and_then(Identifier::new),
+            targets,
+            tip,
         }
+    }
+
+    /// What a pull request offers. Marks do not tell: each value has one mark, however often it stands there, and a
+    /// pull request's references are counted.
+    fn offer(&self) -> (Vec<RepoId>, Option<String>) {
+        let text = kinds::is_pull_request(self.kind()).then(|| std::str::from_utf8(self.json()).ok()).flatten();
+        text.and_then(|text| Event::parse(text).ok()).map(|event| Summary::offer(&event)).unwrap_or_default()
     }
 
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {

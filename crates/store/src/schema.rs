@@ -13,7 +13,9 @@
 //! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; stamp |
 //! | `purging` | author | time, seq: what is left of a vanished author and must not be shown |
 //! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
-//! | `refused`, `peers`, `todo` | | rows of sync and git |
+//! | `todo` | hash of site; event or zeros | site: git work that is not done |
+//! | `staged` | hash of site; event | upload that nobody has signed yet |
+//! | `refused`, `peers` | | rows of sync |
 //!
 //! A *place* is `!created_at | id | seq`, shortened: in key order it is newest first, then lowest id, which is the order of
 //! answers, and it is the same in every index, so that one place says where any scan stands.
@@ -53,13 +55,16 @@ pub(crate) struct Tables {
     pub(crate) withdrawn: Table,
     pub(crate) purging: Table,
     pub(crate) exceptions: Table,
+    pub(crate) todo: Table,
+    pub(crate) staged: Table,
 }
 
 /// How many named tables there may ever be.
 pub(crate) const MAX_TABLES: u32 = 32;
 
 impl Tables {
-    /// Opens the tables, making those that are missing.
+    /// Opens the tables, making those that are missing. A store of an earlier version that lacks a table therefore opens
+    /// with an empty one, and a new table alone is no new schema.
     pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
         let mut table = |name: &str| env.create_database(txn, Some(name));
         let tables = Self {
@@ -81,9 +86,11 @@ impl Tables {
             withdrawn: table("withdrawn")?,
             purging: table("purging")?,
             exceptions: table("exceptions")?,
+            todo: table("todo")?,
+            staged: table("staged")?,
         };
         // Rows of the rooms that are not built yet; made now so that their arrival is no migration.
-        for later in ["refused", "peers", "todo"] {
+        for later in ["refused", "peers"] {
             table(later)?;
         }
         Ok(tables)
@@ -175,6 +182,15 @@ impl Digest {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(escaped);
         key(&[&[letter], &hasher.finish128().as_bytes()[..12]])
+    }
+
+    /// The hash of a git repository of this service. Only the last part has a length of its own.
+    pub(crate) fn site(&self, kind: u8, owner: &PublicKey, identifier: &[u8]) -> [u8; 16] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&[kind]);
+        hasher.write(&owner.0);
+        hasher.write(identifier);
+        hasher.finish128().as_bytes()
     }
 
     pub(crate) fn coordinate(&self, coordinate: &Coordinate) -> [u8; 16] {

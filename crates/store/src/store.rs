@@ -52,12 +52,7 @@ impl Store {
     /// folder's lock.
     pub fn open(path: &Path, options: Options) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(|source| StoreError::Folder { path: path.to_owned(), source })?;
-        let mut open = EnvOpenOptions::new().read_txn_without_tls();
-        // Beyond the reading threads: the writer's helpers, a backup, a status view.
-        open.map_size(MAP_BYTES).max_dbs(MAX_TABLES).max_readers(options.readers + 32);
-        #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody else writes the file")]
-        // SAFETY: the data folder is locked by this process, and nothing but LMDB touches its files.
-        let env = unsafe { open.open(path) }?;
+        let env = open_env(path, &options)?;
         env.clear_stale_readers()?;
         touch_reader_slots(&env)?;
         let mut txn = env.write_txn()?;
@@ -112,8 +107,8 @@ impl Store {
         Ok(())
     }
 
-    /// Tells everything that the registrar must know at boot: served announcements and states, and all that is held.
-    /// Gives how many rows could not be read: a damaged one must not keep the others from being served.
+    /// Tells everything that the registrar must know at boot: served announcements and states, all that is held, and at
+    /// last what is to be done and what is staged. Gives how many rows could not be read: a damaged one must not keep the others from being served.
     pub fn restore(&self, mut tell: impl FnMut(Restored)) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
@@ -135,7 +130,7 @@ impl Store {
                 Err(_) => unreadable += 1,
             }
         }
-        Ok(unreadable)
+        Ok(unreadable + self.restore_work(&txn, &mut tell)?)
     }
 
     /// How many events are served.
@@ -160,6 +155,16 @@ impl Store {
     }
 }
 
+fn open_env(path: &Path, options: &Options) -> Result<Env<WithoutTls>> {
+    let mut open = EnvOpenOptions::new().read_txn_without_tls();
+    // Beyond the reading threads: the writer's helpers, a backup, a status view.
+    open.map_size(MAP_BYTES).max_dbs(MAX_TABLES).max_readers(options.readers + 32);
+    #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody else writes the file")]
+    // SAFETY: the data folder is locked by this process, and nothing but LMDB touches its files.
+    let env = unsafe { open.open(path) }?;
+    Ok(env)
+}
+
 /// Makes the entries of a folder durable, and its own entry in its parent: LMDB syncs its file, not where it lies.
 fn sync_folder(path: &Path) -> Result<()> {
     let folders = [Some(path), path.parent().filter(|parent| !parent.as_os_str().is_empty())];
@@ -176,4 +181,113 @@ fn touch_reader_slots(env: &Env<WithoutTls>) -> Result<()> {
     let slots: Result<Vec<_>, _> = (0..env.max_readers()).map(|_| env.read_txn()).collect();
     slots?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use grasp_core::nostr::PublicKey;
+    use grasp_core::nostr::event::EventId;
+    use grasp_core::registrar::io::{Upload, Write};
+    use grasp_core::repo::{Identifier, RepoId, Site};
+    use grasp_sim::contract::draft;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::schema::Table;
+
+    /// The tables of the first stores.
+    const FIRST_TABLES: &[&str] = &[
+        "meta",
+        "events",
+        "ids",
+        "coordinates",
+        "by_time",
+        "by_kind",
+        "by_author",
+        "by_author_kind",
+        "by_tag",
+        "expiry",
+        "held",
+        "held_by_author",
+        "deleted_ids",
+        "deleted_coordinates",
+        "vanished",
+        "withdrawn",
+        "purging",
+        "exceptions",
+        "refused",
+        "peers",
+        "todo",
+    ];
+
+    fn told(store: &Store) -> Vec<Restored> {
+        let mut all = Vec::new();
+        assert_eq!(store.restore(|restored| all.push(restored)).expect("reads"), 0);
+        all
+    }
+
+    #[test]
+    fn a_store_without_the_newest_tables_opens_and_gets_them() {
+        let (before, after) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+        let options = Options { readers: 1, reserve_bytes: 0 };
+        let first = Store::open(before.path(), options.clone()).expect("opens");
+        let (served, held) = (draft(1, 30_617, 10, &[&["d", "x"]]), draft(1, 30_618, 10, &[&["d", "x"]]));
+        let mut batch = first.begin().expect("begins");
+        for write in [Write::Put(served.clone()), Write::Hold(held.clone(), Timestamp(9))] {
+            batch.write(&write).expect("writes");
+        }
+        batch.commit().expect("commits");
+        let env = open_env(after.path(), &options).expect("opens");
+        let (reads, mut writes) = (first.env.read_txn().expect("begins"), env.write_txn().expect("begins"));
+        for name in FIRST_TABLES {
+            let from: Table = first.env.open_database(&reads, Some(name)).expect("opens").expect("is there");
+            let to: Table = env.create_database(&mut writes, Some(name)).expect("makes it");
+            for row in from.iter(&reads).expect("reads") {
+                let (key, value) = row.expect("reads");
+                to.put(&mut writes, key, value).expect("writes");
+            }
+        }
+        writes.commit().expect("commits");
+        drop(env);
+
+        let store = Store::open(after.path(), options.clone()).expect("opens");
+        assert_eq!(store.id(), first.id(), "nothing is made anew");
+        let [Restored::Served(announcement), Restored::Held(state, Timestamp(9))] = &told(&store)[..] else {
+            panic!("what was there and no more: {:?}", told(&store));
+        };
+        assert_eq!((announcement.id, state.id), (served.id, held.id));
+        let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid") };
+        let upload = Upload {
+            site: Site::Announced(repo),
+            event: EventId([7; 32]),
+            tip: "ab".repeat(20),
+            parcel: 1,
+            bytes: 2,
+            network: None,
+            deadline: Timestamp(3),
+        };
+        let mut batch = store.begin().expect("begins");
+        batch.write(&Write::Stage(upload.clone())).expect("writes");
+        batch.commit().expect("commits");
+        drop(store);
+        let store = Store::open(after.path(), options).expect("opens again");
+        assert!(matches!(&told(&store)[..], [_, _, Restored::Staged(staged)] if *staged == upload));
+    }
+
+    #[test]
+    fn a_row_of_work_that_cannot_be_read_hides_no_other() {
+        let folder = TempDir::new().expect("a folder");
+        let store = Store::open(folder.path(), Options { readers: 1, reserve_bytes: 0 }).expect("opens");
+        let mut txn = store.env.write_txn().expect("begins");
+        for table in [store.tables.todo, store.tables.staged] {
+            table.put(&mut txn, b"key", b"nonsense").expect("writes");
+        }
+        txn.commit().expect("commits");
+        let mut batch = store.begin().expect("begins");
+        batch.write(&Write::Hold(draft(1, 1_618, 10, &[]), Timestamp(9))).expect("writes");
+        batch.commit().expect("commits");
+        let mut heard = 0;
+        assert_eq!(store.restore(|_| heard += 1).expect("reads"), 2);
+        assert_eq!(heard, 1);
+    }
 }

@@ -1,39 +1,94 @@
 //! The real store keeps the contract that the simulator's store keeps.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, Signed};
 use grasp_core::registrar::io::{Facts, Questions, Restored, Summary, Write};
+use grasp_core::repo::catalog::Place;
 use grasp_core::time::Timestamp;
 use grasp_sim::contract::{self, Shelf};
 use grasp_sim::differential::differential;
 use grasp_store::{Batch, Options, Progress, Record, Scan, Store};
 use tempfile::TempDir;
 
-/// A store in a folder of its own, with the batch that is open.
+/// A store in a folder of its own.
 struct Disk {
-    batch: Option<Batch<'static>>,
-    store: &'static Store,
-    _folder: TempDir,
+    room: Option<Room>,
+    folder: TempDir,
+}
+
+/// The thread that has the store open: a batch borrows its store, and there both can live side by side.
+struct Room {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+type Job = Box<dyn for<'s> FnOnce(&mut Open<'s>) + Send>;
+
+/// A store with the batch that is open.
+struct Open<'s> {
+    store: &'s Store,
+    batch: Option<Batch<'s>>,
+    /// Pull requests that went with their authors in batches that are committed.
+    removed_pulls: Vec<Summary>,
 }
 
 impl Disk {
     fn new() -> Self {
-        let folder = TempDir::new().expect("a folder");
-        let options = Options { readers: 2, reserve_bytes: 0 };
-        // A batch borrows its store; a test may keep one for ever.
-        let store = Box::leak(Box::new(Store::open(folder.path(), options).expect("opens")));
-        Self { batch: None, store, _folder: folder }
+        let mut disk = Self { room: None, folder: TempDir::new().expect("a folder") };
+        disk.open();
+        disk
     }
 
-    fn batch(&mut self) -> &mut Batch<'static> {
+    fn open(&mut self) {
+        let path = self.folder.path().to_owned();
+        let (jobs, inbox) = channel::<Job>();
+        let thread = std::thread::spawn(move || {
+            let store = Store::open(&path, Options { readers: 2, reserve_bytes: 0 }).expect("opens");
+            let mut open = Open { store: &store, batch: None, removed_pulls: Vec::new() };
+            for job in inbox {
+                job(&mut open);
+            }
+        });
+        self.room = Some(Room { jobs, thread });
+    }
+
+    fn close(&mut self) {
+        if let Some(Room { jobs, thread }) = self.room.take() {
+            drop(jobs);
+            thread.join().expect("closes");
+        }
+    }
+
+    fn run<T: Send + 'static>(&self, job: impl FnOnce(&mut Open<'_>) -> T + Send + 'static) -> T {
+        let (tell, told) = channel();
+        let room = self.room.as_ref().expect("open");
+        // If the job panics, nothing is told.
+        room.jobs.send(Box::new(move |open| drop(tell.send(job(open))))).expect("the thread lives");
+        told.recv().expect("the job did not panic")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.close();
+        }
+    }
+}
+
+impl<'s> Open<'s> {
+    fn batch(&mut self) -> &mut Batch<'s> {
         let store = self.store;
         self.batch.get_or_insert_with(|| store.begin().expect("begins"))
     }
 
-    fn scan(&self, filters: &[Filter], most: usize, now: Timestamp, mut show: impl FnMut(Record<'_>)) {
-        let mut scan = Scan::new(filters.to_vec(), most, self.store.last_seq());
+    fn scan(&self, filters: Vec<Filter>, most: usize, now: Timestamp, mut show: impl FnMut(Record<'_>)) {
+        let mut scan = Scan::new(filters, most, self.store.last_seq());
         // One event a slice: a scan must not care where it is cut.
         while scan
             .slice(self.store, now, |record| {
@@ -44,74 +99,115 @@ impl Disk {
             == Progress::More
         {}
     }
+
+    fn due(&self, now: Timestamp) -> Vec<Summary> {
+        // What is due is the writer's question; readers' verbs see what is committed.
+        if self.batch.is_none() {
+            return self.store.begin().expect("begins").expired(now, usize::MAX).expect("reads");
+        }
+        let mut due = Vec::new();
+        self.scan(vec![Filter::default()], usize::MAX, Timestamp(0), |record| {
+            if record.expires_at().is_some_and(|at| at <= now) {
+                due.push(Summary::of(&record.event().expect("an event")));
+            }
+        });
+        due
+    }
+
+    fn restored(&self) -> Vec<Restored> {
+        let mut all = Vec::new();
+        let unreadable = self.store.restore(|restored| all.push(restored)).expect("reads");
+        assert_eq!(unreadable, 0, "everything can be read back");
+        all
+    }
 }
 
 impl Shelf for Disk {
     fn facts(&mut self, event: &Signed, questions: Questions) -> Facts {
-        self.batch().facts(event, questions).expect("facts")
+        let event = event.clone();
+        self.run(move |open| open.batch().facts(&event, questions).expect("facts"))
     }
 
     fn write(&mut self, write: &Write) {
-        self.batch().write(write).expect("writes");
+        let write = write.clone();
+        self.run(move |open| open.batch().write(&write).expect("writes"));
+    }
+
+    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)> {
+        self.run(move |open| open.batch().event(id).expect("reads"))
+    }
+
+    fn is_known(&mut self, id: EventId) -> bool {
+        self.run(move |open| open.batch().is_known(id).expect("reads"))
     }
 
     fn commit(&mut self) {
-        if let Some(mut batch) = self.batch.take() {
-            while batch.purge().expect("purges") {}
-            batch.commit().expect("commits");
-        }
+        self.run(|open| {
+            if let Some(mut batch) = open.batch.take() {
+                while batch.purge().expect("purges") {}
+                open.removed_pulls.extend(batch.take_removed_pulls());
+                batch.commit().expect("commits");
+            }
+        });
     }
 
     fn abort(&mut self) {
-        self.batch = None;
+        self.run(|open| open.batch = None);
     }
 
     fn query(&mut self, filters: &[Filter], default_limit: usize, now: Timestamp) -> Vec<EventId> {
-        let mut ids = Vec::new();
-        self.scan(filters, default_limit, now, |record| ids.push(record.id()));
-        ids
+        let filters = filters.to_vec();
+        self.run(move |open| {
+            let mut ids = Vec::new();
+            open.scan(filters, default_limit, now, |record| ids.push(record.id()));
+            ids
+        })
     }
 
     fn count(&mut self, filters: &[Filter], now: Timestamp) -> u64 {
         let filters: Vec<Filter> = filters.iter().map(|filter| Filter { limit: None, ..filter.clone() }).collect();
-        let mut count = 0;
-        self.scan(&filters, usize::MAX, now, |_| count += 1);
-        count
+        self.run(move |open| {
+            let mut count = 0;
+            open.scan(filters, usize::MAX, now, |_| count += 1);
+            count
+        })
     }
 
     fn due(&mut self, now: Timestamp) -> Vec<Summary> {
-        // What is due is the writer's question; readers' verbs see what is committed.
-        match &self.batch {
-            Some(_) => {
-                let mut due = Vec::new();
-                let all = [Filter::default()];
-                self.scan(&all, usize::MAX, Timestamp(0), |record| {
-                    if record.expires_at().is_some_and(|at| at <= now) {
-                        due.push(Summary::of(&record.event().expect("an event")));
-                    }
-                });
-                due
-            }
-            None => self.store.begin().expect("begins").expired(now, usize::MAX).expect("reads"),
-        }
+        self.run(move |open| open.due(now))
     }
 
     fn served(&mut self) -> Vec<EventId> {
-        let mut ids = Vec::new();
-        self.store.since(0, usize::MAX, |_, record| ids.push(record.id())).expect("reads");
-        ids
+        self.run(|open| {
+            let mut ids = Vec::new();
+            open.store.since(0, usize::MAX, |_, record| ids.push(record.id())).expect("reads");
+            ids
+        })
     }
 
     fn held(&mut self) -> Vec<(EventId, Timestamp)> {
-        let mut held = Vec::new();
-        self.store
-            .restore(|restored| {
-                if let Restored::Held(event, deadline) = restored {
-                    held.push((event.id, deadline));
-                }
-            })
-            .expect("reads");
-        held
+        let held = self.restored().into_iter().filter_map(|restored| match restored {
+            Restored::Held(event, deadline) => Some((event.id, deadline)),
+            _ => None,
+        });
+        held.collect()
+    }
+
+    fn removed_pulls(&mut self) -> Vec<Summary> {
+        self.run(|open| {
+            let mut removed = std::mem::take(&mut open.removed_pulls);
+            removed.extend(open.batch.as_mut().map(Batch::take_removed_pulls).unwrap_or_default());
+            removed
+        })
+    }
+
+    fn restored(&mut self) -> Vec<Restored> {
+        self.run(|open| open.restored())
+    }
+
+    fn restart(&mut self) {
+        self.close();
+        self.open();
     }
 }
 

@@ -1,11 +1,15 @@
 //! Everything the registrar can be told and can want. Variant names are the vocabulary of logs and metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::order::{Order, OrderId, Outcome, Parcel};
+use super::push::{Command, Permit, PushRefusal};
 use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::{PublicKey, Signed, Verdict};
 use crate::repo::catalog::Place;
-use crate::repo::{Identifier, RepoId};
+use crate::repo::pr::PullRequest;
+use crate::repo::{Identifier, RepoId, Site};
 use crate::time::Timestamp;
 
 /// What the registrar can be told.
@@ -13,29 +17,100 @@ use crate::time::Timestamp;
 pub enum Input {
     /// At boot and after a failed commit: something that the store has. All of it comes before anything else.
     Restored(Restored),
+    /// That was all that the store has: what was left undone may go on.
+    Ready,
     /// Somebody offers an event. Exactly one [`Output::Reply`] answers.
     Submitted(Submission),
     /// A served event's own time (NIP-40) is over.
     Expired(Summary),
-    /// The git data that an event needs is here, complete, in a repository that may serve it.
-    DataFound(DataFound),
+    /// A served pull request has gone with its author, who vanished.
+    Purged(Summary),
+    /// Somebody wants to push; only the commands have been read. Exactly one [`Output::Permit`] answers, and
+    /// [`Input::PushEnded`] follows in the end, whatever happens.
+    PushAsked(Push),
+    /// The packs of a permitted push are here and have been checked. Exactly one [`Output::PushDone`] answers.
+    PushArrived(Arrival),
+    /// A push is over; whatever it kept from expiring may expire.
+    PushEnded(PushId),
+    /// The answer to [`Output::Ask`].
+    Told(Told),
+    /// The git room has done what it could about an order.
+    Ordered(OrderId, Outcome),
+    /// Objects have come to the pools of this name by another way than a push.
+    DataCame(Identifier),
 }
 
-/// Git data has come for an event. If the event is held, it is judged again from the beginning, because it may have
-/// been deleted, superseded or have expired since the data was looked for. If it is a state that is served already, it
-/// may release the announcement of one more repository that it speaks for.
+/// Names one push for the life of the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PushId(pub u64);
+
+/// A wish to push.
 #[derive(Clone, Debug)]
-pub struct DataFound {
-    /// The event, held or served.
+pub struct Push {
+    /// What the answer will carry.
+    pub id: PushId,
+    /// Where to.
+    pub site: Site,
+    /// What should change.
+    pub commands: Vec<Command>,
+    /// The network it comes from, for budgets; `None` has none.
+    pub network: Option<String>,
+}
+
+/// A push whose objects are here, complete and connected, in folders of their own.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The push, as it was asked.
+    pub push: Push,
+    /// The objects that signed refs need, if they needed any.
+    pub parcel: Option<Parcel>,
+    /// The objects of pull requests whose event was not known when the push was permitted.
+    pub uploads: Vec<Delivery>,
+    /// The sites whose pools were read, beside the site's own, when it was checked that nothing is missing.
+    pub lenders: Vec<Site>,
+    /// How many prunings there had been when that check began; `None` if there was none.
+    pub checked: Option<u64>,
+}
+
+/// The objects of one pull request that nobody has signed yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// The event that is to come.
+    pub event: EventId,
+    /// Its commit.
+    pub tip: String,
+    /// Its objects.
+    pub parcel: Parcel,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// What the store and the refs say, read inside the transaction that will carry the consequences.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Whether the site has a folder: it has had git data.
+    pub exists: bool,
+    /// All refs of the site, by name.
+    pub refs: BTreeMap<String, String>,
+    /// Those pull requests that have a ref at the site and whose event is not here (any more).
+    pub strays: Vec<EventId>,
+    /// Those of the events that were asked for that are here.
+    pub events: BTreeMap<EventId, Found>,
+}
+
+/// An event that is here.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The event.
     pub event: Arc<Signed>,
-    /// The repository.
-    pub repo: RepoId,
-    /// What the store knew directly before.
+    /// Where it stands.
+    pub place: Place,
+    /// What is known about it.
     pub facts: Facts,
 }
 
 /// Something that survived in the store. Announcements and states are told served or held; of other events only the
-/// held ones.
+/// held ones. Work and uploads come after all events.
 #[derive(Clone, Debug)]
 pub enum Restored {
     /// A served announcement or state.
@@ -44,6 +119,10 @@ pub enum Restored {
     Exception(Arc<Signed>),
     /// A held event and when it was to expire.
     Held(Arc<Signed>, Timestamp),
+    /// A site that must be worked on.
+    Todo(Todo),
+    /// An upload that waits for its event.
+    Staged(Upload),
 }
 
 /// An offered event.
@@ -126,6 +205,10 @@ pub struct Summary {
     pub created_at: Timestamp,
     /// Its `d` tag, if it is a repository's announcement or state.
     pub identifier: Option<Identifier>,
+    /// The repositories it is offered to, if it is a pull request.
+    pub targets: Vec<RepoId>,
+    /// The commit that it offers, if it is a pull request.
+    pub tip: Option<String>,
 }
 
 impl Summary {
@@ -135,7 +218,15 @@ impl Summary {
         use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
         let identifier =
             if matches!(event.kind, ANNOUNCEMENT | STATE) { event.tag("d").and_then(Identifier::new) } else { None };
-        Self { id: event.id, author: event.pubkey, kind: event.kind, created_at: event.created_at, identifier }
+        let (targets, tip) = Self::offer(event);
+        let Event { id, pubkey: author, kind, created_at, .. } = *event;
+        Self { id, author, kind, created_at, identifier, targets, tip }
+    }
+
+    /// What a pull request offers: to which repositories, which commit. Nothing if it is none or cannot be read.
+    #[must_use]
+    pub fn offer(event: &Event) -> (Vec<RepoId>, Option<String>) {
+        PullRequest::read_if(event).map(|request| (request.targets, Some(request.tip))).unwrap_or_default()
     }
 }
 
@@ -157,23 +248,32 @@ pub enum Output {
     Reply(Ticket, Verdict),
     /// Show an event to those who are listening, after the commit, and forget it.
     Pass(Arc<Signed>),
-    /// Is the git data of a held event here already? Answered by [`Input::DataFound`], or not at all.
-    Look(Look),
+    /// Tell me this, now, from inside the open transaction. Answered by [`Input::Told`] before anything else.
+    Ask(Question),
+    /// Answer a wish to push, after the commit.
+    Permit(PushId, Result<Permit, PushRefusal>),
+    /// Answer a push that arrived, after the commit. Whatever is left of its parcels may go.
+    PushDone(PushId, Result<(), PushRefusal>),
+    /// Work for the git room, after the commit. Exactly one [`Input::Ordered`] answers.
+    Order(Order),
+    /// Throw away a parcel, after the commit.
+    Discard(Parcel),
+    /// Whether this repository is hosted, or whose objects it may read, may have changed. A bell, to be heard after the
+    /// commit.
+    Hosting(RepoId),
     /// What sync should follow under this name has changed. A bell: receivers merge repeated ones.
     Interest(Identifier),
     /// What the hunt should look for under this name has changed. A bell, like `Interest`.
     Quarry(Identifier),
 }
 
-/// A question to the git room.
+/// A question to the store and the refs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// The held event.
-    pub event: EventId,
-    /// In which repositories it may be satisfied.
-    pub repos: Vec<RepoId>,
-    /// The objects that must be there with everything they need.
-    pub oids: Vec<String>,
+pub struct Question {
+    /// Whose refs.
+    pub site: Site,
+    /// Events, served or held.
+    pub events: Vec<EventId>,
 }
 
 /// A change of the store.
@@ -185,6 +285,8 @@ pub enum Write {
     Except(EventId),
     /// Keep an event, unserved, at least until then.
     Hold(Arc<Signed>, Timestamp),
+    /// Let a held event wait until then.
+    Extend(EventId, Timestamp),
     /// Serve an event that was held. What stands at its coordinate goes.
     Release(EventId),
     /// Forget a held event.
@@ -193,6 +295,42 @@ pub enum Write {
     Remove(EventId),
     /// Remember that something must not come back.
     Bury(Tombstone),
+    /// Remember that a site must be worked on.
+    Todo(Todo),
+    /// That work is done, or has become needless.
+    Done(Todo),
+    /// Remember an upload that waits for its event. One for the same event at the same site is replaced.
+    Stage(Upload),
+    /// Forget an upload.
+    Unstage(Site, EventId),
+}
+
+/// A note that a site must be worked on. What exactly is found out when its turn comes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Todo {
+    /// Where.
+    pub site: Site,
+    /// The pull request whose ref should come there; `None` stands for everything else.
+    pub pull: Option<EventId>,
+}
+
+/// An upload to `refs/nostr/<event>` that nobody has signed yet.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Upload {
+    /// Where it was pushed to.
+    pub site: Site,
+    /// The event that is to come.
+    pub event: EventId,
+    /// The commit that was pushed.
+    pub tip: String,
+    /// The number of its folder among the staged ones.
+    pub parcel: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// The network it came from, for budgets.
+    pub network: Option<String>,
+    /// When it gives up.
+    pub deadline: Timestamp,
 }
 
 /// What must not come back.

@@ -3,27 +3,36 @@
 //! It is told offers with the facts of the store and answers with writes, replies and bells. Decisions that do not need
 //! its state are in [`policy`]; this file applies them to the [`Catalog`] and to [`purgatory`].
 
+mod finish;
 pub mod io;
+mod lanes;
 pub mod order;
 pub mod policy;
 pub mod purgatory;
 pub mod push;
 mod removal;
+pub mod uploads;
+pub mod views;
+mod work;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use io::{DataFound, Facts, Input, Look, Output, Restored, Source, Submission, Write};
+use io::{Facts, Input, Output, PushId, Restored, Source, Submission, Todo, Write};
+use lanes::{Lanes, Task};
 use policy::{Mode, Rules, World};
 use purgatory::{Purgatory, Waiting, What};
 
+use uploads::Uploads;
+use work::Purpose;
+
 use crate::limits;
 use crate::machine::Machine;
-use crate::nostr::event::Event;
-use crate::nostr::{PublicKey, Signed, Verdict, kinds};
+use crate::nostr::event::{Event, EventId};
+use crate::nostr::{Signed, Verdict, kinds};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
-use crate::repo::{Announcement, Catalog, Identifier, RepoId, State};
+use crate::repo::{Announcement, Catalog, Identifier, RepoId, Site};
 use crate::time::{Moment, Now};
 
 /// The registrar.
@@ -35,6 +44,21 @@ pub struct Registrar {
     wishes: VecDeque<Output>,
     /// Names whose announcements changed in this step; what follows from it is settled once, at its end.
     changed: BTreeSet<Identifier>,
+    /// Repositories whose maintainers, or whether they are hosted at all, may have changed in this step.
+    affected: BTreeSet<RepoId>,
+    /// Repositories whose announcements changed in this step, and the affected ones.
+    touched: BTreeSet<RepoId>,
+    /// Uploads that wait for their events.
+    uploads: Uploads,
+    /// Work for the git room, and whose turn it is.
+    lanes: Lanes,
+    /// Durable notes of work.
+    todos: BTreeSet<Todo>,
+    /// Pushes that were permitted and are not over, with the events that must not expire meanwhile.
+    pushes: BTreeMap<PushId, Vec<EventId>>,
+    /// Why the store is being asked, and what it will be asked next.
+    asked: Option<Purpose>,
+    asking: VecDeque<Purpose>,
 }
 
 impl Registrar {
@@ -47,6 +71,14 @@ impl Registrar {
             purgatory: Purgatory::default(),
             wishes: VecDeque::new(),
             changed: BTreeSet::new(),
+            affected: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            uploads: Uploads::default(),
+            lanes: Lanes::default(),
+            todos: BTreeSet::new(),
+            pushes: BTreeMap::new(),
+            asked: None,
+            asking: VecDeque::new(),
         }
     }
 
@@ -85,6 +117,29 @@ impl Registrar {
                     .clamp(limits::PURGATORY_GRACE_SECS, self.rules.purgatory_secs.max(limits::PURGATORY_GRACE_SECS));
                 self.note_held(&event, now.mono.plus_secs(left));
             }
+            Restored::Todo(todo) => {
+                self.todos.insert(todo);
+            }
+            Restored::Staged(upload) => {
+                let left =
+                    upload.deadline.secs_since(now.wall).clamp(limits::PURGATORY_GRACE_SECS, limits::PURGATORY_SECS);
+                self.uploads.put(upload, now.mono.plus_secs(left));
+            }
+        }
+        // Nothing has changed; it is as it was.
+        self.affected.clear();
+        self.touched.clear();
+        self.changed.clear();
+    }
+
+    /// All has been told: what was interrupted goes on.
+    fn ready(&mut self) {
+        for todo in &self.todos {
+            self.lanes.add(finish::task_of(todo));
+        }
+        let held: Vec<EventId> = self.purgatory.iter().map(|(id, _)| id).collect();
+        for id in held {
+            self.look(id);
         }
     }
 
@@ -132,23 +187,55 @@ impl Registrar {
         if exception {
             self.write(Write::Except(stamp.id));
         }
-        self.catalog.put_announcement(Place::Served, Announcement { exception, ..announcement });
+        self.put_announcement(Place::Served, Announcement { exception, ..announcement });
         let obsolete = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref()).map(|held| held.stamp);
         if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(stamp, *held)) {
             self.unhold(held.id);
         }
-        self.changed.insert(repo.identifier);
     }
 
     fn hold(&mut self, now: Now, event: &Arc<Signed>) {
         self.write(Write::Hold(event.clone(), now.wall.plus_secs(self.rules.purgatory_secs)));
         self.note_held(event, now.mono.plus_secs(self.rules.purgatory_secs));
-        match event.kind {
-            kinds::ANNOUNCEMENT => {
-                self.changed.extend(event.tag("d").and_then(Identifier::new));
+        if event.kind == kinds::STATE {
+            self.extend_announcements(now, event);
+        }
+        if let Some(request) = PullRequest::read_if(event) {
+            self.meet_uploads(event.id, &request.tip);
+        }
+        self.look(event.id);
+    }
+
+    /// An announcement waits for as long as a state that could release it.
+    fn extend_announcements(&mut self, now: Now, event: &Event) {
+        let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
+        for repo in self.hosts_of(&identifier, event.pubkey) {
+            let held = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref());
+            let Some(id) = held.map(|held| held.stamp.id) else { continue };
+            if self.purgatory.postpone(id, now.mono.plus_secs(self.rules.purgatory_secs)) {
+                self.write(Write::Extend(id, now.wall.plus_secs(self.rules.purgatory_secs)));
             }
-            kinds::STATE => self.look_for_state(event),
-            _ => self.look_for_pull_request(event),
+        }
+    }
+
+    /// Whether the git data of a held event is here already will be found out; the hunt hears of it.
+    fn look(&mut self, id: EventId) {
+        let Some(waiting) = self.purgatory.get(id) else { return };
+        let author = waiting.author;
+        match waiting.what.clone() {
+            What::Announcement(repo) => self.lanes.add(Task::Align(Site::Announced(repo))),
+            What::State(identifier) => {
+                for repo in self.hosts_of(&identifier, author).into_iter().take(limits::MAX_LOOKS) {
+                    self.lanes.add(Task::Align(Site::Announced(repo)));
+                }
+                self.wish(Output::Quarry(identifier));
+            }
+            What::PullRequest(_, sites) => {
+                for site in sites {
+                    self.wish(Output::Quarry(site.identifier().clone()));
+                    self.lanes.add(Task::Pull(site, id));
+                }
+            }
         }
     }
 
@@ -158,7 +245,7 @@ impl Registrar {
             kinds::ANNOUNCEMENT => {
                 let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
                 let repo = announcement.repo.clone();
-                if let Some(older) = self.catalog.put_announcement(Place::Held, announcement) {
+                if let Some(older) = self.put_announcement(Place::Held, announcement) {
                     self.purgatory.take(older.stamp.id);
                     self.write(Write::Unhold(older.stamp.id));
                 }
@@ -177,57 +264,16 @@ impl Registrar {
                 }
                 What::State(identifier)
             }
-            _ => What::PullRequest(PullRequest::read(event).map(|request| request.targets).unwrap_or_default()),
+            _ => {
+                let Some(request) = PullRequest::read(event) else { return };
+                let sites = self.sites_of(event.pubkey, &request);
+                What::PullRequest(request.tip, sites)
+            }
         };
         self.purgatory.put(
             event.id,
             Waiting { author: event.pubkey, created_at: event.created_at, what, bytes: event.json().len(), deadline },
         );
-    }
-
-    fn look_for_state(&mut self, event: &Event) {
-        let Some(state) = State::read(event) else { return };
-        self.wish(Output::Quarry(state.identifier.clone()));
-        if !state.is_satisfiable() {
-            return;
-        }
-        let repos = self.repos_of(&state.identifier, state.author);
-        self.wish(Output::Look(Look { event: event.id, repos, oids: state.oids() }));
-    }
-
-    fn look_for_pull_request(&mut self, event: &Event) {
-        let Some(request) = PullRequest::read(event) else { return };
-        for repo in &request.targets {
-            self.wish(Output::Quarry(repo.identifier.clone()));
-        }
-        self.wish(Output::Look(Look { event: event.id, repos: request.targets, oids: vec![request.tip] }));
-    }
-
-    fn repos_of(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
-        let hosts = self
-            .catalog
-            .family(identifier)
-            .into_iter()
-            .flat_map(|family| family.hosts_of(author, self.rules.strict_maintainers));
-        hosts.take(limits::MAX_LOOKS).map(|owner| RepoId { owner, identifier: identifier.clone() }).collect()
-    }
-
-    /// Git data has come: what waited for it is served, the announcement first so that fast clients find it (G1-41).
-    fn data_found(&mut self, now: Now, found: DataFound) {
-        let DataFound { event, repo, facts } = found;
-        match facts.known {
-            Some(Place::Served) if event.kind == kinds::STATE && self.may_speak(&event, &repo) => {
-                self.release_announcement(&repo);
-            }
-            Some(Place::Held) if self.is_still_wanted(now, &event, facts) => match event.kind {
-                kinds::STATE if self.may_speak(&event, &repo) => self.release_state(&event, &repo),
-                kind if kinds::is_pull_request(kind) && self.is_hosted(&repo) => {
-                    self.release_pull_request(&event, &repo)
-                }
-                _ => {}
-            },
-            _ => {}
-        }
     }
 
     /// Judges a held event as if it came now (F3).
@@ -246,47 +292,87 @@ impl Registrar {
             && self.rules.precheck(event, event.json().len(), now.wall).is_none()
     }
 
-    fn is_hosted(&self, repo: &RepoId) -> bool {
-        self.catalog.family(&repo.identifier).is_some_and(|family| family.is_hosted(repo.owner))
+    /// Puts an announcement in its place and notes whom that concerns.
+    fn put_announcement(&mut self, place: Place, announcement: Announcement) -> Option<Announcement> {
+        let repo = announcement.repo.clone();
+        self.change(&repo, |catalog| catalog.put_announcement(place, announcement))
     }
 
-    fn may_speak(&self, event: &Event, repo: &RepoId) -> bool {
-        let strict = self.rules.strict_maintainers;
-        event.tag("d") == Some(repo.identifier.as_str())
-            && self.is_hosted(repo)
-            && self
-                .catalog
-                .family(&repo.identifier)
-                .is_some_and(|family| family.maintainers(repo.owner, strict).contains(&event.pubkey))
+    /// Takes an announcement away and notes whom that concerns.
+    fn take_announcement(&mut self, place: Place, repo: &RepoId, id: EventId) -> Option<Announcement> {
+        self.change(repo, |catalog| catalog.take_announcement(place, repo, id))
     }
 
-    fn release_state(&mut self, event: &Event, repo: &RepoId) {
-        self.release_announcement(repo);
-        self.purgatory.take(event.id);
-        self.write(Write::Release(event.id));
-        for obsolete in self.catalog.serve_state(event.pubkey, &repo.identifier, event.stamp()) {
-            if obsolete.id != event.id {
-                self.purgatory.take(obsolete.id);
-                self.write(Write::Unhold(obsolete.id));
+    fn change<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Catalog) -> R) -> R {
+        let look = |catalog: &Catalog| {
+            let family = catalog.family(&repo.identifier);
+            let best = family.and_then(|family| family.best(repo.owner));
+            let reaching: Vec<_> = family.into_iter().flat_map(|family| family.hosts_reaching(repo.owner)).collect();
+            (best.map(|best| (best.listed, best.roles.clone())), reaching)
+        };
+        let (before, hosts_before) = look(&self.catalog);
+        let result = change(&mut self.catalog);
+        let (after, hosts_after) = look(&self.catalog);
+        if before != after {
+            let owners = hosts_before.into_iter().chain(hosts_after).chain([repo.owner]);
+            self.affected.extend(owners.map(|owner| RepoId { owner, identifier: repo.identifier.clone() }));
+        }
+        self.touched.insert(repo.clone());
+        self.changed.insert(repo.identifier.clone());
+        result
+    }
+
+    /// Whether a held event, or an upload, may be let go now that its time is over.
+    fn is_engaged(&self, id: EventId) -> bool {
+        let pushed = self.pushes.values().any(|events| events.contains(&id));
+        let worked_on = |identifier: &Identifier| self.lanes.is_engaged(identifier);
+        pushed
+            || self.purgatory.get(id).is_some_and(|waiting| match &waiting.what {
+                What::Announcement(repo) => worked_on(&repo.identifier),
+                What::State(identifier) => worked_on(identifier),
+                What::PullRequest(_, sites) => sites.iter().any(|site| worked_on(site.identifier())),
+            })
+    }
+
+    /// Objects have come to the pools of a name.
+    fn data_came(&mut self, identifier: &Identifier) {
+        let hosts: Vec<_> = self.catalog.family(identifier).into_iter().flat_map(|family| family.hosts()).collect();
+        for owner in hosts {
+            self.lanes.add(Task::Align(Site::Announced(RepoId { owner, identifier: identifier.clone() })));
+        }
+        let pulls: Vec<(EventId, Site)> = self
+            .purgatory
+            .iter()
+            .filter_map(|(id, waiting)| match &waiting.what {
+                What::PullRequest(_, sites) => Some(sites.iter().map(move |site| (id, site.clone()))),
+                _ => None,
+            })
+            .flatten()
+            .filter(|(_, site)| site.identifier() == identifier)
+            .collect();
+        for (id, site) in pulls {
+            self.lanes.add(Task::Pull(site, id));
+        }
+    }
+
+    /// Objects have come to a pool of this name: whatever waits for them is looked at again.
+    fn look_again(&mut self, identifier: &Identifier) {
+        let (mut authors, mut sites) = (BTreeSet::new(), BTreeSet::new());
+        for (_, waiting) in self.purgatory.iter() {
+            match &waiting.what {
+                What::State(name) if name == identifier => drop(authors.insert(waiting.author)),
+                What::PullRequest(_, named) => {
+                    sites.extend(named.iter().filter(|site| site.identifier() == identifier).cloned());
+                }
+                _ => {}
             }
         }
-        self.wish(Output::Quarry(repo.identifier.clone()));
-    }
-
-    fn release_pull_request(&mut self, event: &Event, repo: &RepoId) {
-        self.purgatory.take(event.id);
-        self.write(Write::Release(event.id));
-        self.wish(Output::Quarry(repo.identifier.clone()));
-        self.wish(Output::Interest(repo.identifier.clone()));
-    }
-
-    fn release_announcement(&mut self, repo: &RepoId) {
-        let Some(held) = self.catalog.announcement(repo).and_then(|slots| slots.held.clone()) else { return };
-        self.purgatory.take(held.stamp.id);
-        self.catalog.take_announcement(Place::Held, repo, held.stamp.id);
-        self.write(Write::Release(held.stamp.id));
-        self.catalog.put_announcement(Place::Served, held);
-        self.changed.insert(repo.identifier.clone());
+        for author in authors {
+            sites.extend(self.hosts_of(identifier, author).into_iter().take(limits::MAX_LOOKS).map(Site::Announced));
+        }
+        for site in sites {
+            self.lanes.add(Task::Align(site));
+        }
     }
 
     fn write(&mut self, write: Write) {
@@ -304,12 +390,20 @@ impl Machine for Registrar {
 
     fn handle(&mut self, now: Now, input: Input) {
         match input {
-            Input::Restored(restored) => self.restore(now, restored),
+            Input::Restored(restored) => return self.restore(now, restored),
+            Input::Ready => self.ready(),
             Input::Submitted(submission) => self.submitted(now, submission),
             Input::Expired(summary) => self.remove(&summary, Place::Served),
-            Input::DataFound(found) => self.data_found(now, found),
+            Input::Purged(summary) => self.forget_refs(&summary),
+            Input::PushAsked(push) => self.asking.push_back(Purpose::Permit(push)),
+            Input::PushArrived(arrival) => self.push_arrived(Box::new(arrival)),
+            Input::PushEnded(push) => drop(self.pushes.remove(&push)),
+            Input::Told(told) => self.told(now, told),
+            Input::Ordered(order, outcome) => self.ordered(now, order, outcome),
+            Input::DataCame(identifier) => self.data_came(&identifier),
         }
         self.settle_changed();
+        self.proceed();
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -317,14 +411,29 @@ impl Machine for Registrar {
     }
 
     fn alarm(&self) -> Option<(Moment, &'static str)> {
-        self.purgatory.next_deadline().map(|deadline| (deadline, "a held event expires"))
+        let alarms = [
+            (self.purgatory.next_deadline(), "a held event expires"),
+            (self.uploads.next_deadline(), "an upload without its event expires"),
+            (self.lanes.alarm(), "work in the git room is tried again"),
+        ];
+        alarms.into_iter().filter_map(|(moment, why)| Some((moment?, why))).min()
     }
 
     fn wake(&mut self, now: Now) {
+        self.lanes.wake(now.mono);
         for _ in 0..limits::EXPIRY_SLICE {
             let Some(id) = self.purgatory.overdue(now.mono) else { break };
-            self.unhold(id);
+            if self.is_engaged(id) {
+                self.purgatory.postpone(id, now.mono.plus_secs(limits::POSTPONE_SECS));
+            } else {
+                self.unhold(id);
+            }
+        }
+        for _ in 0..limits::EXPIRY_SLICE {
+            let Some((event, site)) = self.uploads.overdue(now.mono) else { break };
+            self.forget_upload(event, &site, true);
         }
         self.settle_changed();
+        self.proceed();
     }
 }

@@ -39,6 +39,9 @@ pub enum Work {
 pub struct Align {
     /// Received and checked packs that move into the site's own pool.
     pub adopt: Vec<Parcel>,
+    /// When it was checked that everything that candidates and pull requests need is in the adopted packs and the
+    /// readable pools: the number of prunings before it. Nothing was taken away since if that number is the same.
+    pub checked: Option<u64>,
     /// The sites whose pools this one may read beside its own. A pool that it may read no longer is copied from first.
     pub lenders: Vec<Site>,
     /// States, the best first. The first of them whose objects are readable here, with everything that they need, becomes
@@ -70,6 +73,8 @@ pub struct Candidate {
     pub refs: Vec<(String, String)>,
     /// Where HEAD should point; `None` leaves it where it is.
     pub head: Option<String>,
+    /// Sites from whose pools its objects may be copied if they are not readable here: its author speaks for them too.
+    pub sources: Vec<Site>,
 }
 
 /// What becomes of branches and tags if no candidate is complete.

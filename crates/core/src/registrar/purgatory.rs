@@ -6,7 +6,7 @@ use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
 use crate::nostr::reason::Refusal;
-use crate::repo::{Identifier, RepoId};
+use crate::repo::{Identifier, RepoId, Site};
 use crate::time::{Moment, Timestamp};
 
 /// A held event, as far as decisions need it. Its text is in the store.
@@ -31,8 +31,8 @@ pub enum What {
     Announcement(RepoId),
     /// A state.
     State(Identifier),
-    /// A pull request for these repositories.
-    PullRequest(Vec<RepoId>),
+    /// A pull request: its tip, and the sites here at which it may be served.
+    PullRequest(String, Vec<Site>),
 }
 
 /// All that waits.
@@ -89,6 +89,21 @@ impl Purgatory {
             }
         }
         Some(waiting)
+    }
+
+    /// Lets one wait longer. True if that changed anything.
+    pub fn postpone(&mut self, id: EventId, deadline: Moment) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&id).filter(|waiting| waiting.deadline < deadline) else {
+            return false;
+        };
+        self.deadlines.remove(&(waiting.deadline, id));
+        waiting.deadline = deadline;
+        self.deadlines.insert((deadline, id))
+    }
+
+    /// All that waits, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (EventId, &Waiting)> {
+        self.waiting.iter().map(|(id, waiting)| (*id, waiting))
     }
 
     /// What waits under an id.

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::limits;
 use crate::nostr::event::{EventId, Stamp};
 use crate::nostr::supersedes;
-use crate::repo::{State, refname};
+use crate::repo::{Site, State, refname};
 
 /// One command of a push: where a ref stood, by the client's knowledge, and where it should stand.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,8 +28,10 @@ pub struct Command {
 pub enum Named {
     /// Nothing: it may still come.
     Unknown,
-    /// A pull request, served or held, with this tip.
+    /// A pull request for this site, served or held, with this tip.
     PullRequest(String),
+    /// A pull request for other sites.
+    Elsewhere,
     /// Something that is no pull request.
     Other,
 }
@@ -36,6 +39,8 @@ pub enum Named {
 /// What a decision about a push looks at.
 #[derive(Clone, Debug)]
 pub struct Scene<'a> {
+    /// Where the push goes to.
+    pub site: &'a Site,
     /// Branches and tags of the repository, as they are.
     pub refs: &'a BTreeMap<String, String>,
     /// States of this name that wait for their data and whose authors may speak for this repository.
@@ -49,8 +54,18 @@ pub struct Scene<'a> {
 pub struct Permit {
     /// The state that it fulfils, if it is about branches and tags and changes any.
     pub state: Option<Stamp>,
-    /// The refs of pull requests that it brings: event and tip.
-    pub pull_requests: Vec<(EventId, String)>,
+    /// The refs of pull requests that it brings and whose event is here: event and tip.
+    pub pulls: Vec<(EventId, String)>,
+    /// The same for those whose event is not here yet: they are put aside until it comes.
+    pub uploads: Vec<(EventId, String)>,
+}
+
+impl Permit {
+    /// Whether the push changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.state.is_none() && self.pulls.is_empty() && self.uploads.is_empty()
+    }
 }
 
 /// Why a push is refused. The code is stable; the text says what to do about it.
@@ -58,6 +73,8 @@ pub struct Permit {
 pub enum PushRefusal {
     /// A ref that is neither a branch, a tag nor a pull request's.
     Namespace(String),
+    /// Something else than a pull request, pushed to where only those are taken (GRASP-06).
+    NotSubmitted(String),
     /// A name that git would not take.
     BadName(String),
     /// `refs/nostr/` with something else than an event id.
@@ -75,6 +92,12 @@ pub enum PushRefusal {
     },
     /// The event is here and is no pull request.
     NoPullRequest(String),
+    /// The event is here and names other repositories.
+    Elsewhere(String),
+    /// There is no room for uploads whose event is not here.
+    NoRoom,
+    /// More uploads without their events than one push may bring.
+    TooManyUploads,
     /// The client did not know where a ref stands.
     Moved {
         /// The ref.
@@ -95,6 +118,14 @@ pub enum PushRefusal {
         /// What the push would make.
         found: Option<String>,
     },
+    /// The repository is not hosted here, or not any more.
+    NotHosted,
+    /// What had been permitted is not permitted any more: something was deleted, replaced or expired meanwhile.
+    Changed,
+    /// Too many pushes to repositories of this name wait for their turn.
+    Busy,
+    /// The server could not carry it out; nothing that is served was changed.
+    Failed(String),
 }
 
 impl PushRefusal {
@@ -102,15 +133,22 @@ impl PushRefusal {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Namespace(_) => "E-REF-NAMESPACE",
+            Self::Namespace(_) | Self::NotSubmitted(_) => "E-REF-NAMESPACE",
             Self::BadName(_) => "E-REF-NAME",
             Self::EventId(_) => "E-PR-ID",
             Self::DeletePullRequest(_) => "E-PR-DELETE",
             Self::OtherCommit { .. } => "E-PR-COMMIT",
             Self::NoPullRequest(_) => "E-PR-KIND",
+            Self::Elsewhere(_) => "E-PR-TARGET",
+            Self::NoRoom => "E-PR-ROOM",
+            Self::TooManyUploads => "E-PR-MANY",
             Self::Moved { .. } => "E-REF-MOVED",
             Self::NoState => "E-STATE-MISSING",
             Self::NoMatch { .. } => "E-STATE-MISMATCH",
+            Self::NotHosted => "E-REPO-MISSING",
+            Self::Changed => "E-STATE-CHANGED",
+            Self::Busy => "E-BUSY",
+            Self::Failed(_) => "E-SERVER",
         }
     }
 
@@ -119,6 +157,8 @@ impl PushRefusal {
     pub fn about(&self) -> Option<&str> {
         match self {
             Self::Namespace(name)
+            | Self::NotSubmitted(name)
+            | Self::Elsewhere(name)
             | Self::BadName(name)
             | Self::EventId(name)
             | Self::DeletePullRequest(name)
@@ -126,7 +166,13 @@ impl PushRefusal {
             | Self::OtherCommit { name, .. }
             | Self::Moved { name, .. }
             | Self::NoMatch { name, .. } => Some(name),
-            Self::NoState => None,
+            Self::NoState
+            | Self::NoRoom
+            | Self::TooManyUploads
+            | Self::NotHosted
+            | Self::Changed
+            | Self::Busy
+            | Self::Failed(_) => None,
         }
     }
 }
@@ -138,6 +184,7 @@ impl fmt::Display for PushRefusal {
             Self::Namespace(name) => {
                 write!(f, "{name}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are taken")
             }
+            Self::NotSubmitted(name) => write!(f, "{name}: only refs/nostr/<event id> is taken here"),
             Self::BadName(name) => write!(f, "{name}: not a name that git can keep"),
             Self::EventId(name) => {
                 write!(f, "{name}: refs/nostr/ takes the 64 hex digits of a pull request's event id")
@@ -149,6 +196,17 @@ impl fmt::Display for PushRefusal {
                 write!(f, "{name}: the event names commit {expected}, the push brings {found}")
             }
             Self::NoPullRequest(name) => write!(f, "{name}: the event is no pull request"),
+            Self::Elsewhere(name) => {
+                write!(f, "{name}: the event does not name this repository: push to one that it names")
+            }
+            Self::NoRoom => f.write_str(
+                "no room for pull requests whose event is not here yet: publish the event first, or try again later",
+            ),
+            Self::TooManyUploads => write!(
+                f,
+                "at most {} pull requests whose event is not here yet are taken in one push: publish the events first",
+                limits::MAX_UPLOADS_PER_PUSH
+            ),
             Self::Moved { name, expected, found } => {
                 write!(f, "{name} is at {}, not at {}: fetch and try again", place(expected), place(found))
             }
@@ -159,6 +217,12 @@ impl fmt::Display for PushRefusal {
                 place(expected),
                 place(found)
             ),
+            Self::NotHosted => f.write_str("this repository is not hosted here: publish an announcement (kind 30617)"),
+            Self::Changed => f.write_str(
+                "what this push fulfils was deleted, replaced or has expired meanwhile: fetch and try again",
+            ),
+            Self::Busy => f.write_str("too many pushes wait for their turn: try again in a moment"),
+            Self::Failed(why) => write!(f, "{why}; nothing was changed, try again later"),
         }
     }
 }
@@ -169,20 +233,28 @@ pub fn authorise(
     commands: &[Command],
     named: impl Fn(EventId) -> Named,
 ) -> Result<Permit, PushRefusal> {
-    let mut permit = Permit { state: None, pull_requests: Vec::new() };
+    let mut permit = Permit { state: None, pulls: Vec::new(), uploads: Vec::new() };
     let mut after = scene.refs.clone();
     for command in commands {
         let name = &command.name;
+        let is_pull = name.starts_with("refs/nostr/");
+        let is_branch_or_tag = name.starts_with("refs/heads/") || name.starts_with("refs/tags/");
+        if !is_pull && matches!(scene.site, Site::Submitted(_)) {
+            return Err(PushRefusal::NotSubmitted(name.clone()));
+        }
         if !refname::is_valid(name) {
             return Err(PushRefusal::BadName(name.clone()));
         }
-        if let Some(id) = name.strip_prefix("refs/nostr/") {
-            permit.pull_requests.push(pull_request(command, id, &named)?);
-        } else if name.starts_with("refs/heads/") || name.starts_with("refs/tags/") {
+        if is_pull {
+            pull_request(&mut permit, command, &named)?;
+        } else if is_branch_or_tag {
             apply(&mut after, command)?;
         } else {
             return Err(PushRefusal::Namespace(name.clone()));
         }
+    }
+    if permit.uploads.len() > limits::MAX_UPLOADS_PER_PUSH {
+        return Err(PushRefusal::TooManyUploads);
     }
     if after != *scene.refs {
         permit.state = Some(fulfilled(scene, &after)?);
@@ -190,19 +262,21 @@ pub fn authorise(
     Ok(permit)
 }
 
-fn pull_request(
-    command: &Command,
-    id: &str,
-    named: impl Fn(EventId) -> Named,
-) -> Result<(EventId, String), PushRefusal> {
+fn pull_request(permit: &mut Permit, command: &Command, named: impl Fn(EventId) -> Named) -> Result<(), PushRefusal> {
     let name = command.name.clone();
-    let Some(id) = EventId::from_hex(id) else { return Err(PushRefusal::EventId(name)) };
+    let id = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex);
+    let Some(id) = id else { return Err(PushRefusal::EventId(name)) };
     let Some(tip) = command.new.clone() else { return Err(PushRefusal::DeletePullRequest(name)) };
     match named(id) {
-        Named::PullRequest(expected) if expected != tip => Err(PushRefusal::OtherCommit { name, expected, found: tip }),
-        Named::Other => Err(PushRefusal::NoPullRequest(name)),
-        Named::PullRequest(_) | Named::Unknown => Ok((id, tip)),
+        Named::PullRequest(expected) if expected != tip => {
+            return Err(PushRefusal::OtherCommit { name, expected, found: tip });
+        }
+        Named::Other => return Err(PushRefusal::NoPullRequest(name)),
+        Named::Elsewhere => return Err(PushRefusal::Elsewhere(name)),
+        Named::PullRequest(_) => permit.pulls.push((id, tip)),
+        Named::Unknown => permit.uploads.push((id, tip)),
     }
+    Ok(())
 }
 
 /// Carries out a command in the mind. One that was carried out already, by a sync that was faster, changes nothing
@@ -252,6 +326,11 @@ mod tests {
         digit.to_string().repeat(40)
     }
 
+    fn site() -> Site {
+        let identifier = Identifier::new("tool").expect("valid");
+        Site::Announced(crate::repo::RepoId { owner: PublicKey([1; 32]), identifier })
+    }
+
     fn refs(pairs: &[(&str, char)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(name, digit)| (format!("refs/{name}"), oid(*digit))).collect()
     }
@@ -285,7 +364,8 @@ mod tests {
         texts: &[&str],
     ) -> Result<Option<u8>, &'static str> {
         let here = refs(here);
-        let scene = Scene { refs: &here, waiting, current };
+        let site = site();
+        let scene = Scene { site: &site, refs: &here, waiting, current };
         match authorise(&scene, &commands(texts), |_| Named::Unknown) {
             Ok(permit) => Ok(permit.state.map(|stamp| stamp.id.0[0])),
             Err(refusal) => {
@@ -355,16 +435,18 @@ mod tests {
         let id = EventId([0xab; 32]);
         let push = |text: &str, named: Named| {
             let empty = BTreeMap::new();
-            let scene = Scene { refs: &empty, waiting: &[], current: None };
+            let site = site();
+            let scene = Scene { site: &site, refs: &empty, waiting: &[], current: None };
             authorise(&scene, &commands(&[text]), |asked| if asked == id { named.clone() } else { Named::Unknown })
-                .map(|permit| permit.pull_requests)
+                .map(|permit| (permit.pulls, permit.uploads))
                 .map_err(|refusal| refusal.code())
         };
         let name = format!("nostr/{id}");
-        let brings = Ok(vec![(id, oid('7'))]);
-        assert_eq!(push(&format!("{name}:-7"), Named::Unknown), brings);
-        assert_eq!(push(&format!("{name}:-7"), Named::PullRequest(oid('7'))), brings);
-        assert_eq!(push(&format!("{name}:67"), Named::PullRequest(oid('7'))), brings, "a wrong one is put right");
+        let signed = Ok((vec![(id, oid('7'))], vec![]));
+        assert_eq!(push(&format!("{name}:-7"), Named::Unknown), Ok((vec![], vec![(id, oid('7'))])));
+        assert_eq!(push(&format!("{name}:-7"), Named::PullRequest(oid('7'))), signed);
+        assert_eq!(push(&format!("{name}:67"), Named::PullRequest(oid('7'))), signed, "a wrong one is put right");
+        assert_eq!(push(&format!("{name}:-7"), Named::Elsewhere), Err("E-PR-TARGET"));
         assert_eq!(push(&format!("{name}:-8"), Named::PullRequest(oid('7'))), Err("E-PR-COMMIT"));
         assert_eq!(push(&format!("{name}:-7"), Named::Other), Err("E-PR-KIND"));
         assert_eq!(push(&format!("{name}:7-"), Named::Unknown), Err("E-PR-DELETE"));
@@ -374,10 +456,25 @@ mod tests {
     }
 
     #[test]
+    fn g6_03_submissions_take_nothing_but_pull_requests() {
+        let Site::Announced(repo) = site() else { panic!("announced") };
+        let (site, empty) = (Site::Submitted(repo), BTreeMap::new());
+        let scene = Scene { site: &site, refs: &empty, waiting: &[], current: None };
+        let push = |text: &str| {
+            let permit = authorise(&scene, &commands(&[text]), |_| Named::Unknown);
+            permit.map(|permit| permit.uploads.len()).map_err(|refusal| refusal.code())
+        };
+        assert_eq!(push(&format!("nostr/{}:-7", "ab".repeat(32))), Ok(1));
+        assert_eq!(push("heads/main:-7"), Err("E-REF-NAMESPACE"));
+        assert_eq!(push("nostr/not-a-valid-event-id:-7"), Err("E-PR-ID"));
+    }
+
+    #[test]
     fn refusals_say_what_was_expected_found_and_what_to_do() {
         let here = refs(&[("heads/main", '1')]);
         let waiting = [state(50, 2, &[("heads/main", '2')])];
-        let scene = Scene { refs: &here, waiting: &waiting, current: None };
+        let site = site();
+        let scene = Scene { site: &site, refs: &here, waiting: &waiting, current: None };
         let refusal = authorise(&scene, &commands(&["heads/main:13"]), |_| Named::Unknown).expect_err("refused");
         assert_eq!(refusal.about(), Some("refs/heads/main"));
         let text = refusal.to_string();

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::Registrar;
-use super::io::{Output, Summary, Target, Tombstone, Write};
+use super::io::{Output, Summary, Target, Todo, Tombstone, Write};
 use super::policy;
 use super::purgatory::What;
 use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::Place;
-use crate::repo::{Announcement, Identifier, RepoId};
+use crate::repo::{Announcement, Identifier, RepoId, Site};
 
 impl Registrar {
     /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
@@ -63,10 +63,10 @@ impl Registrar {
             for (id, _, is_announcement) in self.catalog.of_author_until(event.pubkey, &identifier, event.created_at) {
                 let kind = if is_announcement { kinds::ANNOUNCEMENT } else { kinds::STATE };
                 let created_at = event.created_at;
-                self.remove(
-                    &Summary { id, author: event.pubkey, kind, created_at, identifier: Some(identifier.clone()) },
-                    Place::Served,
-                );
+                let identifier = Some(identifier.clone());
+                let (author, targets) = (event.pubkey, Vec::new());
+                let summary = Summary { id, author, kind, created_at, identifier, targets, tip: None };
+                self.remove(&summary, Place::Served);
             }
         }
         self.write(Write::Bury(Tombstone::Author(event.pubkey, event.created_at)));
@@ -91,6 +91,8 @@ impl Registrar {
                     kind: kinds::ANNOUNCEMENT,
                     created_at: old.stamp.created_at,
                     identifier: Some(new.repo.identifier.clone()),
+                    targets: Vec::new(),
+                    tip: None,
                 };
                 self.remove(&summary, place);
             }
@@ -105,18 +107,42 @@ impl Registrar {
             return;
         }
         self.write(Write::Remove(event.id));
+        self.forget_refs(event);
         let Some(identifier) = event.identifier.clone() else { return };
         match event.kind {
             kinds::ANNOUNCEMENT => {
                 let repo = RepoId { owner: event.author, identifier };
-                self.catalog.take_announcement(Place::Served, &repo, event.id);
-                self.changed.insert(repo.identifier);
+                self.take_announcement(Place::Served, &repo, event.id);
             }
             kinds::STATE => {
                 self.catalog.drop_state(event.author, &identifier, event.id);
+                // Whatever followed it looks for another state to follow.
+                for repo in self.hosts_of(&identifier, event.author) {
+                    self.todo(Todo { site: Site::Announced(repo), pull: None });
+                }
                 self.wish(Output::Quarry(identifier));
             }
             _ => {}
+        }
+    }
+
+    /// A pull request is served no more: its refs go, wherever they are.
+    pub(super) fn forget_refs(&mut self, event: &Summary) {
+        if !kinds::is_pull_request(event.kind) {
+            return;
+        }
+        let identifiers: BTreeSet<&Identifier> = event.targets.iter().map(|target| &target.identifier).collect();
+        for identifier in identifiers {
+            // It may have been pushed to any maintainer's.
+            let hosts = self.catalog.family(identifier).into_iter().flat_map(|family| family.hosts());
+            let repo = |owner: PublicKey| RepoId { owner, identifier: identifier.clone() };
+            let mut sites: Vec<Site> = hosts.map(|owner| Site::Announced(repo(owner))).collect();
+            if self.rules.submissions {
+                sites.push(Site::Submitted(repo(event.author)));
+            }
+            for site in sites {
+                self.todo(Todo { site, pull: None });
+            }
         }
     }
 
@@ -126,18 +152,26 @@ impl Registrar {
         self.write(Write::Unhold(id));
         match waiting.what {
             What::Announcement(repo) => {
-                self.catalog.take_announcement(Place::Held, &repo, id);
-                self.changed.insert(repo.identifier);
+                self.take_announcement(Place::Held, &repo, id);
             }
             What::State(identifier) => {
                 self.catalog.drop_state(waiting.author, &identifier, id);
+                self.doubt(&identifier);
                 self.wish(Output::Quarry(identifier));
             }
-            What::PullRequest(targets) => {
-                for repo in targets {
-                    self.wish(Output::Quarry(repo.identifier));
+            What::PullRequest(_, sites) => {
+                for site in sites {
+                    self.doubt(site.identifier());
+                    self.wish(Output::Quarry(site.identifier().clone()));
                 }
             }
+        }
+    }
+
+    /// Something that waited has gone while git was perhaps giving it its refs: that is looked at again.
+    fn doubt(&mut self, identifier: &Identifier) {
+        for site in self.lanes.at_work(identifier) {
+            self.todo(Todo { site, pull: None });
         }
     }
 
@@ -159,13 +193,21 @@ impl Registrar {
                 for (owner, stamp) in lost {
                     self.write(Write::Remove(stamp.id));
                     let repo = RepoId { owner, identifier: identifier.clone() };
-                    self.catalog.take_announcement(Place::Served, &repo, stamp.id);
+                    self.take_announcement(Place::Served, &repo, stamp.id);
                     // It said that the repository is not hosted here; its going does not say that it is again.
                     self.write(Write::Bury(Tombstone::Withdrawn(repo, stamp)));
                 }
             }
+            self.changed.remove(&identifier);
             self.wish(Output::Interest(identifier.clone()));
             self.wish(Output::Quarry(identifier));
+        }
+        for repo in std::mem::take(&mut self.affected) {
+            self.touched.insert(repo.clone());
+            self.todo(Todo { site: Site::Announced(repo), pull: None });
+        }
+        for repo in std::mem::take(&mut self.touched) {
+            self.wish(Output::Hosting(repo));
         }
     }
 }

@@ -129,6 +129,38 @@ impl Family {
         reaching.filter(move |owner| self.is_hosted(*owner) && self.maintainers(*owner, strict).contains(&author))
     }
 
+    /// The hosted repositories, by owner, whose maintainer set may depend on `author`'s announcement.
+    pub fn hosts_reaching(&self, author: PublicKey) -> impl Iterator<Item = PublicKey> {
+        self.reaching(author).into_iter().filter(|owner| self.is_hosted(*owner))
+    }
+
+    /// All hosted repositories of this name, by owner.
+    pub fn hosts(&self) -> impl Iterator<Item = PublicKey> {
+        self.announcements.keys().copied().filter(|owner| self.is_hosted(*owner))
+    }
+
+    /// The other hosted repositories, by owner, whose owners are among the maintainers of `owner`'s.
+    pub fn lenders(&self, owner: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
+        let members: Vec<PublicKey> = self.maintainers(owner, strict).iter().copied().collect();
+        members.into_iter().filter(move |member| *member != owner && self.is_hosted(*member))
+    }
+
+    /// The states that speak for `owner`'s repository, the best first.
+    #[must_use]
+    pub fn states_for(&self, owner: PublicKey, strict: bool) -> Vec<(Stamp, Place)> {
+        let mut found = Vec::new();
+        for states in self.maintainers(owner, strict).iter().filter_map(|member| self.states.get(member)) {
+            found.extend(states.served.map(|stamp| (stamp, Place::Served)));
+            found.extend(states.held.iter().map(|stamp| (*stamp, Place::Held)));
+        }
+        found.sort_by(
+            |(a, _), (b, _)| {
+                if supersedes(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+            },
+        );
+        found
+    }
+
     /// Whether somebody who may speak for another's hosted repository names `author` as a maintainer (G1-08). Under the
     /// reciprocal rule one is invited before one is a member.
     #[must_use]
@@ -140,7 +172,9 @@ impl Family {
             .any(|lister| self.is_hosted(*lister) || self.hosts_of(*lister, strict).any(|host| host != author))
     }
 
-    fn best(&self, author: PublicKey) -> Option<&Announcement> {
+    /// The announcement that decides about a repository.
+    #[must_use]
+    pub fn best(&self, author: PublicKey) -> Option<&Announcement> {
         self.announcements.get(&author)?.best()
     }
 

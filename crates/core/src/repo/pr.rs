@@ -17,6 +17,12 @@ pub struct PullRequest {
 }
 
 impl PullRequest {
+    /// Reads an event that may be a pull request.
+    #[must_use]
+    pub fn read_if(event: &Event) -> Option<Self> {
+        if kinds::is_pull_request(event.kind) { Self::read(event) } else { None }
+    }
+
     /// Reads a pull request; `None` without a commit.
     #[must_use]
     pub fn read(event: &Event) -> Option<Self> {

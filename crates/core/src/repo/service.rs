@@ -3,6 +3,7 @@
 use url::Url;
 
 use super::id::RepoId;
+use super::site::Site;
 use crate::nostr::event::Event;
 
 /// Where this service is reached: one host, optional port, optional base path (G1-16).
@@ -52,26 +53,27 @@ impl Service {
             && squeezed(url.path()) == self.base
     }
 
-    /// Whether this is our git URL of a repository: `http` or `https`, our host and port, base path, owner, identifier.
+    /// Whether this is our git URL of a site: `http` or `https`, our host and port, base path, owner, identifier.
     /// Repeated and trailing slashes are forgiven, as URL joiners make them.
     #[must_use]
-    pub fn is_own_clone(&self, text: &str, repo: &RepoId) -> bool {
+    pub fn is_own_clone(&self, text: &str, site: &Site) -> bool {
         let Some(url) = parse(text, "https") else { return false };
-        if !matches!(url.scheme(), "http" | "https") || !self.is_own_authority(&url) {
+        let is_plain = url.query().is_none() && url.fragment().is_none();
+        if !matches!(url.scheme(), "http" | "https") || !self.is_own_authority(&url) || !is_plain {
             return false;
         }
         let path = squeezed(url.path());
         path.strip_prefix(&self.base)
             .and_then(|path| path.strip_prefix('/'))
-            .and_then(|path| path.split_once('/'))
-            .and_then(|(npub, name)| RepoId::from_segments(npub, name))
-            .is_some_and(|named| named == *repo)
+            .and_then(Site::from_path)
+            .is_some_and(|(named, below)| named == *site && below.is_empty())
     }
 
     /// Whether an announcement names this service in both `clone` and `relays` (G1-06).
     #[must_use]
     pub fn is_listed(&self, event: &Event, repo: &RepoId) -> bool {
-        event.all_values("clone").any(|url| self.is_own_clone(url, repo))
+        let site = Site::Announced(repo.clone());
+        event.all_values("clone").any(|url| self.is_own_clone(url, &site))
             && event.all_values("relays").any(|url| self.is_own_relay(url))
     }
 
@@ -119,6 +121,7 @@ mod tests {
         let service = Service::new("code.example", "/g").expect("valid");
         let repo = RepoId { owner: PublicKey([0x11; 32]), identifier: Identifier::new("a").expect("valid") };
         let npub = repo.owner.npub();
+        let site = Site::Announced(repo);
         for (clone, relay, listed) in [
             ("https://code.example/g/NPUB/a.git", "wss://code.example/g", true),
             ("https://CODE.example:443/g/NPUB/a.git", "wss://code.example/g/", true),
@@ -137,7 +140,7 @@ mod tests {
             ("https://code.example/g/NPUB/a.git", "https://code.example/g", false),
             ("https://code.example/g/NPUB/a.git", "wss://code.example/g?x", false),
         ] {
-            let named = service.is_own_clone(&clone.replace("NPUB", &npub), &repo) && service.is_own_relay(relay);
+            let named = service.is_own_clone(&clone.replace("NPUB", &npub), &site) && service.is_own_relay(relay);
             assert_eq!(named, listed, "{clone} {relay}");
         }
     }

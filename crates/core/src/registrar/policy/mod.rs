@@ -15,7 +15,8 @@ use crate::nostr::kinds::{self, Class};
 use crate::nostr::reason::{Known, Need, Refusal, Verdict};
 use crate::nostr::{PublicKey, Signed, supersedes};
 use crate::repo::catalog::Place;
-use crate::repo::{Catalog, Service};
+use crate::repo::pr::PullRequest;
+use crate::repo::{Catalog, RepoId, Service, Site};
 use crate::time::Timestamp;
 
 pub(super) use announcement::withdraws;
@@ -36,6 +37,8 @@ pub struct Rules {
     pub max_event_bytes: usize,
     /// Seconds that an event waits for its git data.
     pub purgatory_secs: u64,
+    /// Whether contributors may submit pull requests to repositories that are hosted elsewhere (GRASP-06).
+    pub submissions: bool,
 }
 
 /// What is taken in.
@@ -79,6 +82,24 @@ impl Rules {
         } else {
             None
         }
+    }
+
+    /// The sites under which a pull request's submitter offers it by itself (GRASP-06): the event must name them in
+    /// `clone`, and its own target in `a`.
+    #[must_use]
+    pub fn submissions_of(&self, author: PublicKey, request: &PullRequest) -> Vec<Site> {
+        if !self.submissions {
+            return Vec::new();
+        }
+        let mut sites: Vec<Site> = request
+            .targets
+            .iter()
+            .map(|target| Site::Submitted(RepoId { owner: author, identifier: target.identifier.clone() }))
+            .filter(|site| request.clone.iter().any(|url| self.service.is_own_clone(url, site)))
+            .collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites
     }
 
     /// Which facts the judgement on an event will need.

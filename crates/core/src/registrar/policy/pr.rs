@@ -11,7 +11,8 @@ impl World<'_> {
         let Some(request) = PullRequest::read(event) else {
             return Verdict::Refuse(Refusal::NoCommit);
         };
-        if !facts.anchored && !facts.named {
+        let submitted = !self.rules.submissions_of(event.pubkey, &request).is_empty();
+        if !facts.anchored && !facts.named && !submitted {
             return Verdict::Refuse(Refusal::Unrelated);
         }
         self.hold(event.pubkey, event.json().len(), Need::Commit(request.tip))

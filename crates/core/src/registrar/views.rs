@@ -1,0 +1,117 @@
+//! What others may want to know of the registrar's books.
+
+use super::Registrar;
+use super::io::Upload;
+use super::purgatory::{Waiting, What};
+use crate::limits;
+use crate::nostr::PublicKey;
+use crate::nostr::event::{Event, EventId};
+use crate::repo::catalog::Place;
+use crate::repo::pr::PullRequest;
+use crate::repo::{RepoId, Site};
+
+/// A hosted repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hosted {
+    /// Whether its announcement is served, or waits for git data.
+    pub place: Place,
+    /// The sites whose objects it may read.
+    pub lenders: Vec<Site>,
+}
+
+impl Registrar {
+    /// A repository, if it is hosted.
+    #[must_use]
+    pub fn hosted(&self, repo: &RepoId) -> Option<Hosted> {
+        if !self.is_hosted(repo) {
+            return None;
+        }
+        let site = Site::Announced(repo.clone());
+        let place = if self.is_served(&site) { Place::Served } else { Place::Held };
+        Some(Hosted { place, lenders: self.lenders_of(&site) })
+    }
+
+    /// The events that wait for git data at a site.
+    #[must_use]
+    pub fn waiting_at(&self, site: &Site) -> Vec<(EventId, &Waiting)> {
+        let states: Vec<EventId> = self.states_for(site).into_iter().map(|(id, _)| id).collect();
+        let here = |id: EventId, waiting: &Waiting| match &waiting.what {
+            What::Announcement(repo) => *site == Site::Announced(repo.clone()),
+            What::State(_) => states.contains(&id),
+            What::PullRequest(_, sites) => sites.contains(site),
+        };
+        self.purgatory.iter().filter(|(id, waiting)| here(*id, waiting)).collect()
+    }
+
+    /// The uploads that wait for their events.
+    pub fn uploads(&self) -> impl Iterator<Item = &Upload> {
+        self.uploads.iter()
+    }
+
+    /// Whether nothing is under way in the git room and nothing waits for it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.lanes.is_idle() && self.asked.is_none() && self.asking.is_empty()
+    }
+
+    /// Whether anybody may push to and fetch from a site.
+    #[must_use]
+    pub fn is_open(&self, site: &Site) -> bool {
+        match site {
+            Site::Announced(repo) => self.is_hosted(repo),
+            Site::Submitted(_) => self.rules.submissions,
+        }
+    }
+
+    pub(super) fn is_hosted(&self, repo: &RepoId) -> bool {
+        self.catalog.family(&repo.identifier).is_some_and(|family| family.is_hosted(repo.owner))
+    }
+
+    /// Whether a site's announcement is served.
+    pub(super) fn is_served(&self, site: &Site) -> bool {
+        let Site::Announced(repo) = site else { return false };
+        self.catalog.announcement(repo).is_some_and(|slots| slots.served.as_ref().is_some_and(|served| served.listed))
+    }
+
+    pub(super) fn may_speak(&self, event: &Event, repo: &RepoId) -> bool {
+        let strict = self.rules.strict_maintainers;
+        let family = self.catalog.family(&repo.identifier);
+        event.tag("d") == Some(repo.identifier.as_str())
+            && self.is_hosted(repo)
+            && family.is_some_and(|family| family.maintainers(repo.owner, strict).contains(&event.pubkey))
+    }
+
+    /// The states that speak for a site, the best first, as many as are looked at.
+    #[must_use]
+    pub fn states_for(&self, site: &Site) -> Vec<(EventId, Place)> {
+        let Site::Announced(repo) = site else { return Vec::new() };
+        let family = self.catalog.family(&repo.identifier).into_iter();
+        let states = family.flat_map(|family| family.states_for(repo.owner, self.rules.strict_maintainers));
+        // However many wait, what is served counts.
+        let looked_at = |(nth, (_, place)): &(usize, (_, Place))| *nth < limits::MAX_CANDIDATES || *place == Place::Served;
+        states.enumerate().filter(looked_at).map(|(_, (stamp, place))| (stamp.id, place)).collect()
+    }
+
+    /// The sites whose objects a site may read: those of the hosted members of its own maintainer set.
+    pub(super) fn lenders_of(&self, site: &Site) -> Vec<Site> {
+        let Site::Announced(repo) = site else { return Vec::new() };
+        let family = self.catalog.family(&repo.identifier).into_iter();
+        let owners = family.flat_map(|family| family.lenders(repo.owner, self.rules.strict_maintainers));
+        owners.map(|owner| Site::Announced(RepoId { owner, identifier: repo.identifier.clone() })).collect()
+    }
+
+    /// The sites at which a pull request may be served.
+    pub(super) fn sites_of(&self, author: PublicKey, request: &PullRequest) -> Vec<Site> {
+        let mut sites: Vec<Site> = request
+            .targets
+            .iter()
+            .filter(|repo| self.is_hosted(repo))
+            .take(limits::MAX_LOOKS)
+            .map(|repo| Site::Announced(repo.clone()))
+            .collect();
+        sites.extend(self.rules.submissions_of(author, request));
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
+}

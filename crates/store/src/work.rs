@@ -1,0 +1,248 @@
+//! What the git room has to do and what waits there for an event, as rows.
+//!
+//! ```text
+//! todo:    hash of site 16 | event 32, or zeros  →  kind 1 | owner 32 | whether there is an event 1 | identifier
+//! staged:  hash of site 16 | event 32            →  kind 1 | owner 32 | parcel 8 | bytes 8 | deadline 8 | texts
+//! ```
+//! Numbers are big-endian. The texts are identifier, tip and, if there is one, network, each behind its length in two
+//! bytes. No event has an id of zeros, which would be a hash of zeros.
+
+use grasp_core::nostr::PublicKey;
+use grasp_core::nostr::event::EventId;
+use grasp_core::registrar::io::{Restored, Todo, Upload};
+use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::time::Timestamp;
+use heed::RoTxn;
+
+use crate::batch::Batch;
+use crate::error::{Result, StoreError};
+use crate::schema::{Digest, key};
+use crate::store::Store;
+
+const ANNOUNCED: u8 = 0;
+const SUBMITTED: u8 = 1;
+
+impl Batch<'_> {
+    pub(crate) fn note(&mut self, todo: &Todo) -> Result<()> {
+        let row = row_key(self.store.digest, &todo.site, todo.pull);
+        Ok(self.store.tables.todo.put(&mut self.txn, &row, &write_todo(todo))?)
+    }
+
+    pub(crate) fn done(&mut self, todo: &Todo) -> Result<()> {
+        let row = row_key(self.store.digest, &todo.site, todo.pull);
+        self.store.tables.todo.delete(&mut self.txn, &row)?;
+        Ok(())
+    }
+
+    pub(crate) fn stage(&mut self, upload: &Upload) -> Result<()> {
+        let row = row_key(self.store.digest, &upload.site, Some(upload.event));
+        Ok(self.store.tables.staged.put(&mut self.txn, &row, &write_upload(upload))?)
+    }
+
+    pub(crate) fn unstage(&mut self, site: &Site, event: EventId) -> Result<()> {
+        let row = row_key(self.store.digest, site, Some(event));
+        self.store.tables.staged.delete(&mut self.txn, &row)?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Tells what is to be done and what is staged. Gives how many rows could not be read.
+    pub(crate) fn restore_work(&self, txn: &RoTxn<'_>, tell: &mut impl FnMut(Restored)) -> Result<u64> {
+        let mut unreadable = 0;
+        for row in self.tables.todo.iter(txn)? {
+            let (key, value) = row?;
+            match read_todo(key, value) {
+                Ok(todo) => tell(Restored::Todo(todo)),
+                Err(_) => unreadable += 1,
+            }
+        }
+        for row in self.tables.staged.iter(txn)? {
+            let (key, value) = row?;
+            match read_upload(key, value) {
+                Ok(upload) => tell(Restored::Staged(upload)),
+                Err(_) => unreadable += 1,
+            }
+        }
+        Ok(unreadable)
+    }
+}
+
+fn row_key(digest: Digest, site: &Site, event: Option<EventId>) -> [u8; 48] {
+    let RepoId { owner, identifier } = site.repo();
+    let hash = digest.site(kind_of(site), owner, identifier.as_str().as_bytes());
+    key(&[&hash, &event.map_or([0; 32], |event| event.0)])
+}
+
+fn kind_of(site: &Site) -> u8 {
+    match site {
+        Site::Announced(_) => ANNOUNCED,
+        Site::Submitted(_) => SUBMITTED,
+    }
+}
+
+fn write_todo(todo: &Todo) -> Vec<u8> {
+    let RepoId { owner, identifier } = todo.site.repo();
+    let mut row = vec![kind_of(&todo.site)];
+    row.extend_from_slice(&owner.0);
+    row.push(u8::from(todo.pull.is_some()));
+    row.extend_from_slice(identifier.as_str().as_bytes());
+    row
+}
+
+fn read_todo(key: &[u8], value: &[u8]) -> Result<Todo> {
+    let mut fields = Fields(value);
+    let ([kind], owner, [has_event]) = (fields.array()?, fields.array()?, fields.array()?);
+    let site = site(kind, owner, fields.0)?;
+    let pull = if has_event == 1 { Some(event_of(key)?) } else { None };
+    Ok(Todo { site, pull })
+}
+
+fn write_upload(upload: &Upload) -> Vec<u8> {
+    let RepoId { owner, identifier } = upload.site.repo();
+    let mut row = vec![kind_of(&upload.site)];
+    row.extend_from_slice(&owner.0);
+    for number in [upload.parcel, upload.bytes, upload.deadline.0] {
+        row.extend_from_slice(&number.to_be_bytes());
+    }
+    for text in [Some(identifier.as_str()), Some(&upload.tip), upload.network.as_deref()].into_iter().flatten() {
+        // None of them is near so long: an identifier is the longest (limits::MAX_IDENTIFIER_BYTES).
+        let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
+        row.extend_from_slice(&len.to_be_bytes());
+        row.extend_from_slice(&text.as_bytes()[..usize::from(len)]);
+    }
+    row
+}
+
+fn read_upload(key: &[u8], value: &[u8]) -> Result<Upload> {
+    let mut fields = Fields(value);
+    let ([kind], owner) = (fields.array()?, fields.array()?);
+    let (parcel, bytes, deadline) = (fields.number()?, fields.number()?, Timestamp(fields.number()?));
+    let site = site(kind, owner, fields.text()?.as_bytes())?;
+    let tip = fields.text()?.to_owned();
+    let network = if fields.0.is_empty() { None } else { Some(fields.text()?.to_owned()) };
+    Ok(Upload { site, event: event_of(key)?, tip, parcel, bytes, network, deadline })
+}
+
+fn site(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<Site> {
+    let identifier = std::str::from_utf8(identifier).ok().and_then(Identifier::new);
+    let identifier = identifier.ok_or(StoreError::Damaged("a row of work without a repository's name"))?;
+    let repo = RepoId { owner: PublicKey(owner), identifier };
+    match kind {
+        ANNOUNCED => Ok(Site::Announced(repo)),
+        SUBMITTED => Ok(Site::Submitted(repo)),
+        _ => Err(StoreError::Damaged("a row of work at an unknown kind of site")),
+    }
+}
+
+fn event_of(key: &[u8]) -> Result<EventId> {
+    key.last_chunk().copied().map(EventId).ok_or(StoreError::Damaged("a row of work with a short key"))
+}
+
+/// What of a row has not been read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    const SHORT: StoreError = StoreError::Damaged("a row of work is too short");
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Self::SHORT)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str> {
+        let len = u16::from_be_bytes(self.array()?);
+        let (text, rest) = self.0.split_at_checked(usize::from(len)).ok_or(Self::SHORT)?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| StoreError::Damaged("a row of work with a text that is no UTF-8"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sites() -> Vec<Site> {
+        let repo = |name: &str| RepoId {
+            owner: PublicKey([7; 32]),
+            identifier: Identifier::new(name).expect("names a repository"),
+        };
+        let long = "é".repeat(512);
+        ["x", "my 🚀 repo", &long]
+            .into_iter()
+            .flat_map(|name| [Site::Announced(repo(name)), Site::Submitted(repo(name))])
+            .collect()
+    }
+
+    #[test]
+    fn rows_are_read_back_as_they_were_written() {
+        let event = EventId([9; 32]);
+        for site in sites() {
+            for pull in [None, Some(event)] {
+                let todo = Todo { site: site.clone(), pull };
+                let key = row_key(Digest([3; 16]), &site, pull);
+                assert_eq!(read_todo(&key, &write_todo(&todo)).expect("reads"), todo);
+            }
+            for network in [None, Some(String::new()), Some("n".repeat(64))] {
+                let upload = Upload {
+                    site: site.clone(),
+                    event,
+                    tip: "ab".repeat(20),
+                    parcel: u64::MAX,
+                    bytes: 1,
+                    network,
+                    deadline: Timestamp(u64::MAX),
+                };
+                let key = row_key(Digest([3; 16]), &site, Some(event));
+                assert_eq!(read_upload(&key, &write_upload(&upload)).expect("reads"), upload);
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_is_of_one_site_and_one_event() {
+        let mut keys: Vec<_> = sites()
+            .iter()
+            .flat_map(|site| [None, Some(EventId([9; 32]))].map(|event| row_key(Digest([3; 16]), site, event)))
+            .collect();
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn damaged_rows_are_errors() {
+        let site = sites().remove(0);
+        let key = row_key(Digest([3; 16]), &site, None);
+        let upload = Upload {
+            site: site.clone(),
+            event: EventId([9; 32]),
+            tip: "ab".repeat(20),
+            parcel: 1,
+            bytes: 2,
+            network: Some("here".to_owned()),
+            deadline: Timestamp(3),
+        };
+        let staged = write_upload(&upload);
+        // Without its last text a row is whole again, with no network.
+        let without_network = staged.len() - 6;
+        for end in (0..staged.len()).filter(|end| *end != without_network) {
+            assert!(read_upload(&key, &staged[..end]).is_err(), "cut at {end}");
+        }
+        let todo = write_todo(&Todo { site, pull: None });
+        for end in 0..todo.len() {
+            assert!(read_todo(&key, &todo[..end]).is_err(), "cut at {end}");
+        }
+        for kind in [2, 255] {
+            let with_kind = |row: &[u8]| [&[kind], &row[1..]].concat();
+            assert!(read_todo(&key, &with_kind(&todo)).is_err(), "{kind}");
+            assert!(read_upload(&key, &with_kind(&staged)).is_err(), "{kind}");
+        }
+    }
+}
