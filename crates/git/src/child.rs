@@ -9,11 +9,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, set_parent_process_death_signal, setrlimit};
 
 /// How much of what a child says on standard error is kept: enough for the reason.
 const MAX_COMPLAINT: usize = 4 * 1024;
@@ -33,6 +33,8 @@ pub struct Bounds {
 pub struct Git {
     program: PathBuf,
     bounds: Bounds,
+    /// The largest file that a child may write; `None` for no bound.
+    file_bytes: Option<u64>,
 }
 
 /// What a child reads.
@@ -74,7 +76,13 @@ impl Git {
     /// The git in the search path, or the given one.
     #[must_use]
     pub fn new(program: &Path, bounds: Bounds) -> Self {
-        Self { program: program.to_owned(), bounds }
+        Self { program: program.to_owned(), bounds, file_bytes: None }
+    }
+
+    /// The same git, whose children may write no file larger than this: one that does is ended by the kernel.
+    #[must_use]
+    pub fn with_file_bytes(&self, file_bytes: u64) -> Self {
+        Self { file_bytes: Some(file_bytes), ..self.clone() }
     }
 
     /// A command on a repository folder: `git <arguments to be added>`.
@@ -133,9 +141,11 @@ impl Git {
         mut show: impl FnMut(&[u8]) -> Result<(), ChildProblem>,
     ) -> Result<(), ChildProblem> {
         command.stdin(input.stdio()?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Running(start(command, self.bounds.address_bytes)?);
-        let complaint = running.listen(Instant::now() + patience, patience, &mut show)?;
-        let status = running.0.wait()?;
+        let mut child = start(command, self.bounds.address_bytes, self.file_bytes)?;
+        let pipes = (child.stdout.take(), child.stderr.take());
+        let running = Running(Some(child));
+        let complaint = listen(pipes, patience, &mut show)?;
+        let status = running.end()?;
         if status.success() { Ok(()) } else { Err(ChildProblem::Failed { status, complaint }) }
     }
 }
@@ -156,52 +166,61 @@ impl Input<'_> {
     }
 }
 
-/// A child that ends with this value, one way or the other.
-struct Running(Child);
+/// A child that ends with this value, one way or the other, and everything that it has started with it: `upload-pack`
+/// leaves the work to a child of its own, which would count objects to the end before it noticed that nobody listens.
+///
+/// Nothing once it has been waited for. Until then its number, which is that of its group, is nobody else's.
+struct Running(Option<Child>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut self.0 {
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+            let _ = child.wait();
+        }
     }
 }
 
 impl Running {
-    /// Shows standard output and keeps the end of standard error, until both are closed.
-    fn listen(
-        &mut self,
-        until: Instant,
-        patience: Duration,
-        show: &mut impl FnMut(&[u8]) -> Result<(), ChildProblem>,
-    ) -> Result<String, ChildProblem> {
-        let (mut out, mut err) = (self.0.stdout.take(), self.0.stderr.take());
-        let mut complaint = Vec::new();
-        let mut buffer = vec![0; 64 * 1024];
-        while out.is_some() || err.is_some() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(ChildProblem::Slow(patience));
+    /// Waits for a child that has closed its outputs, as everything that it started has.
+    fn end(mut self) -> io::Result<ExitStatus> {
+        self.0.take().ok_or(io::ErrorKind::NotFound)?.wait()
+    }
+}
+
+/// Shows standard output and keeps the end of standard error, until both are closed.
+fn listen(
+    (mut out, mut err): (Option<ChildStdout>, Option<ChildStderr>),
+    patience: Duration,
+    show: &mut impl FnMut(&[u8]) -> Result<(), ChildProblem>,
+) -> Result<String, ChildProblem> {
+    let until = Instant::now() + patience;
+    let mut complaint = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    while out.is_some() || err.is_some() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ChildProblem::Slow(patience));
+        }
+        let (out_ready, err_ready) = wait(out.as_ref(), err.as_ref(), left)?;
+        if let Some(pipe) = out.as_mut().filter(|_| out_ready) {
+            match pipe.read(&mut buffer)? {
+                0 => out = None,
+                read => show(&buffer[..read])?,
             }
-            let (out_ready, err_ready) = wait(out.as_ref(), err.as_ref(), left)?;
-            if let Some(pipe) = out.as_mut().filter(|_| out_ready) {
-                match pipe.read(&mut buffer)? {
-                    0 => out = None,
-                    read => show(&buffer[..read])?,
-                }
-            }
-            if let Some(pipe) = err.as_mut().filter(|_| err_ready) {
-                match pipe.read(&mut buffer)? {
-                    0 => err = None,
-                    read => {
-                        complaint.extend_from_slice(&buffer[..read]);
-                        let excess = complaint.len().saturating_sub(MAX_COMPLAINT);
-                        complaint.drain(..excess);
-                    }
+        }
+        if let Some(pipe) = err.as_mut().filter(|_| err_ready) {
+            match pipe.read(&mut buffer)? {
+                0 => err = None,
+                read => {
+                    complaint.extend_from_slice(&buffer[..read]);
+                    let excess = complaint.len().saturating_sub(MAX_COMPLAINT);
+                    complaint.drain(..excess);
                 }
             }
         }
-        Ok(String::from_utf8_lossy(&complaint).trim().to_owned())
     }
+    Ok(String::from_utf8_lossy(&complaint).trim().to_owned())
 }
 
 /// Waits until one of two pipes has something or is closed.
@@ -219,18 +238,24 @@ fn wait(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) -> io:
     Ok((out, err.is_some() && ready.next().unwrap_or(false)))
 }
 
-fn start(command: &mut Command, address_bytes: u64) -> io::Result<Child> {
+fn start(command: &mut Command, address_bytes: u64, file_bytes: Option<u64>) -> io::Result<Child> {
     let bind = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         setrlimit(Resource::As, Rlimit { current: Some(address_bytes), maximum: Some(address_bytes) })?;
+        // A bound that is not given stays as it is.
+        if file_bytes.is_some() {
+            setrlimit(Resource::Fsize, Rlimit { current: file_bytes, maximum: file_bytes })?;
+        }
+        // A child that is ended leaves no image of itself on the disk.
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
         Ok(())
     };
-    // SAFETY: between fork and exec the closure does two system calls, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure does a few system calls, allocates nothing and takes no lock.
     #[allow(unsafe_code)]
     unsafe {
         command.pre_exec(bind);
     }
-    command.spawn()
+    command.process_group(0).spawn()
 }
 
 #[cfg(test)]
@@ -270,6 +295,29 @@ mod tests {
         let (git, mut command) = shell("yes");
         let unwanted = git.stream(&mut command, Input::Nothing, LONG, |_| Err(ChildProblem::Unwanted));
         assert!(matches!(unwanted, Err(ChildProblem::Unwanted)));
+    }
+
+    /// Whether a process works: it is there, and not only because nobody has asked how it ended.
+    fn works(pid: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+    }
+
+    #[test]
+    fn what_a_child_has_started_ends_with_it() {
+        let (git, mut command) = shell("sleep 1000 >/dev/null 2>&1 & echo $!; wait");
+        let mut grandchild = String::new();
+        let unwanted = git.stream(&mut command, Input::Nothing, LONG, |said| {
+            grandchild = String::from_utf8_lossy(said).trim().to_owned();
+            assert!(works(&grandchild));
+            Err(ChildProblem::Unwanted)
+        });
+        assert!(matches!(unwanted, Err(ChildProblem::Unwanted)));
+        let until = Instant::now() + LONG;
+        while works(&grandchild) {
+            assert!(Instant::now() < until, "it lives on");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

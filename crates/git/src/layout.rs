@@ -30,6 +30,8 @@ const MAX_NAME: usize = 200;
 pub struct Layout {
     root: PathBuf,
     next: AtomicU64,
+    /// How often objects were taken away from pools.
+    prunings: AtomicU64,
 }
 
 impl Layout {
@@ -37,7 +39,7 @@ impl Layout {
     pub fn open(root: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         let root = root.canonicalize()?;
-        let layout = Self { root, next: AtomicU64::new(1) };
+        let layout = Self { root, next: AtomicU64::new(1), prunings: AtomicU64::new(0) };
         for name in ["incoming", "trash"] {
             layout.empty(name)?;
         }
@@ -72,6 +74,21 @@ impl Layout {
         self.site(site).join("pool")
     }
 
+    /// Bytes of all packs that a site reads, its own and those that it is lent.
+    pub fn pool_bytes(&self, site: &Site) -> io::Result<u64> {
+        let objects = self.site(site).join("objects");
+        let alternates = fs::read_to_string(objects.join("info/alternates"))?;
+        let mut bytes = 0;
+        for pool in alternates.lines() {
+            for entry in fs::read_dir(objects.join(pool).join("pack"))? {
+                // A pack may go while it is looked at.
+                let length = |entry: fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
+                bytes += entry.map_or(0, length);
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The folder of a received pack: an object directory.
     #[must_use]
     pub fn parcel(&self, parcel: &Parcel) -> PathBuf {
@@ -85,6 +102,16 @@ impl Layout {
     #[must_use]
     pub fn template(&self) -> PathBuf {
         self.root.join("empty.git")
+    }
+
+    /// How often objects were taken away from pools since the server began.
+    pub fn prunings(&self) -> u64 {
+        self.prunings.load(Ordering::Acquire)
+    }
+
+    /// Notes, before it is done, that objects are taken away.
+    pub fn note_pruning(&self) {
+        self.prunings.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A number that no incoming pack and no trash has in this process.
@@ -103,7 +130,11 @@ impl Layout {
     /// Removes what was discarded.
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(self.root.join("trash"))? {
-            fs::remove_dir_all(entry?.path())?;
+            match fs::remove_dir_all(entry?.path()) {
+                // Somebody else was faster.
+                Err(problem) if problem.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
         }
         Ok(())
     }

@@ -4,11 +4,19 @@
 //! - [`pktline`]: the framing of git's protocols.
 //! - [`refs`]: the refs of one repository, which are one file and one snapshot in memory.
 //! - [`child`]: the real git, started cleanly and bounded.
+//! - [`receive`]: a push, from its first line to its answer.
+//! - [`serve`]: what clients are told and sent.
+//! - [`objects`]: which objects are in which pools.
+//! - [`keeper`]: carries out what the registrar orders.
 //!
 //! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
 
 pub mod child;
 pub mod crash;
+pub mod keeper;
 pub mod layout;
+pub mod objects;
 pub mod pktline;
+pub mod receive;
 pub mod refs;
+pub mod serve;

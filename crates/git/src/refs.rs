@@ -45,7 +45,17 @@ impl Refs {
 
     /// Replaces the refs of a repository folder, durably: refs first, then HEAD, which is derived from the same state.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        replace(folder, "packed-refs", self.to_string().as_bytes())?;
+        self.write_names(folder)?;
+        self.write_head(folder)
+    }
+
+    /// The first half of [`write`](Self::write): everything but HEAD.
+    pub(crate) fn write_names(&self, folder: &Path) -> io::Result<()> {
+        replace(folder, "packed-refs", self.to_string().as_bytes())
+    }
+
+    /// The second half of [`write`](Self::write).
+    pub(crate) fn write_head(&self, folder: &Path) -> io::Result<()> {
         replace(folder, "HEAD", format!("ref: {}\n", self.head()).as_bytes())
     }
 
@@ -115,14 +125,17 @@ impl Refs {
 
     /// Appends the answer to a v2 `ls-refs`.
     pub fn list(&self, out: &mut Vec<u8>, question: &LsRefs) {
+        let prefixes = shortest(&question.prefixes);
         let wanted = |name: &str| {
-            question.prefixes.is_empty() || question.prefixes.iter().any(|prefix| name.starts_with(prefix))
+            let before = prefixes.partition_point(|prefix| *prefix <= name);
+            prefixes.is_empty() || prefixes[..before].last().is_some_and(|prefix| name.starts_with(prefix))
         };
         if wanted("HEAD") {
             let symref = if question.symrefs { format!(" symref-target:{}", self.head()) } else { String::new() };
             match self.head_oid() {
                 Some(oid) => pktline::push_line(out, &format!("{oid} HEAD{symref}")),
-                None if question.unborn => pktline::push_line(out, &format!("unborn HEAD{symref}")),
+                // Without its target the line would say nothing.
+                None if question.unborn && question.symrefs => pktline::push_line(out, &format!("unborn HEAD{symref}")),
                 None => {}
             }
         }
@@ -141,10 +154,19 @@ pub struct LsRefs {
     pub peel: bool,
     /// Show where HEAD points.
     pub symrefs: bool,
-    /// Show where HEAD points even if that branch does not exist.
+    /// Show where HEAD points even if that branch does not exist; only together with `symrefs`.
     pub unborn: bool,
     /// Only names that begin with one of these; none means all.
     pub prefixes: Vec<String>,
+}
+
+/// The prefixes that no other prefix makes needless, sorted. The last of them that is not after a name is then the only
+/// one that the name can begin with, so that strangers may send many.
+fn shortest(prefixes: &[String]) -> Vec<&str> {
+    let mut sorted: Vec<&str> = prefixes.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    sorted.dedup_by(|later, kept| later.starts_with(*kept));
+    sorted
 }
 
 /// The text of the `packed-refs` file.

@@ -1,0 +1,100 @@
+//! Keeps the repositories on disk as the registrar orders them to be.
+//!
+//! | file | what |
+//! |---|---|
+//! | `align` | brings a site into line: the steps of an order, each durable before the next |
+//! | `closure` | whether everything that a commit needs can be read |
+//! | `copy` | takes objects over from one pool into another |
+//! | `lenders` | which pools a site may read |
+//! | `parcels` | moves received packs into a pool, or aside |
+//! | `retire` | removes a site |
+//!
+//! An order is carried out by one thread from beginning to end. What it asks for is a condition, so to carry it out again
+//! changes nothing, whether the first time ended well or in the middle.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use grasp_core::registrar::order::{Order, Outcome, Work};
+use grasp_core::repo::Site;
+
+use crate::child::{ChildProblem, Git};
+use crate::layout::Layout;
+use crate::refs::Refs;
+
+mod align;
+mod closure;
+mod copy;
+mod lenders;
+mod parcels;
+mod retire;
+
+/// Carries out orders.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    git: Git,
+    layout: Arc<Layout>,
+    patience: Duration,
+}
+
+/// A carried out order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The new refs of every site whose refs on disk are others now; a site that is gone has none. They are to be shown
+    /// to the world when the outcome has been written down. A failed order has some only if it failed in between.
+    pub refs: Vec<(Site, Refs)>,
+}
+
+/// Why an order could not be carried out.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot {doing}: {source}")]
+    Disk { doing: &'static str, source: io::Error },
+    #[error("cannot {doing}: {source}")]
+    Git { doing: &'static str, source: ChildProblem },
+    #[error("the upload {0} is gone")]
+    Lost(String),
+    #[error("cannot find out what {0} is a tag of")]
+    Tag(String),
+}
+
+/// Says what was being done when something went wrong.
+trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, Problem>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str) -> Result<T, Problem> {
+        self.map_err(|source| Problem::Disk { doing, source })
+    }
+}
+
+impl<T> Doing<T> for Result<T, ChildProblem> {
+    fn doing(self, doing: &'static str) -> Result<T, Problem> {
+        self.map_err(|source| Problem::Git { doing, source })
+    }
+}
+
+impl Keeper {
+    /// A keeper of a git folder. No git child that it starts takes longer than its patience.
+    #[must_use]
+    pub fn new(git: Git, layout: Arc<Layout>, patience: Duration) -> Self {
+        Self { git, layout, patience }
+    }
+
+    /// Carries out an order. At most one order per repository name may be under way.
+    #[must_use]
+    pub fn carry_out(&self, order: &Order) -> Carried {
+        let mut refs = Vec::new();
+        let result = match &order.work {
+            Work::Align(align) => self.align(&order.site, align, &mut refs).map(Outcome::Aligned),
+            Work::Stage(moves) => self.stage(moves).map(|()| Outcome::Staged),
+            Work::Retire { readers } => self.retire(&order.site, readers, &mut refs).map(|()| Outcome::Retired),
+        };
+        let outcome = result.unwrap_or_else(|problem| Outcome::Failed(format!("{}: {problem}", order.site)));
+        Carried { outcome, refs }
+    }
+}

@@ -1,0 +1,46 @@
+//! Removes a site.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use grasp_core::repo::Site;
+
+use super::lenders::Readable;
+use super::{Doing, Keeper, Problem};
+use crate::crash;
+use crate::layout::sync_folder;
+use crate::refs::Refs;
+
+impl Keeper {
+    /// Removes a site after everybody who reads its pool has copied what its own refs need.
+    pub(super) fn retire(
+        &self,
+        site: &Site,
+        readers: &[(Site, Vec<Site>)],
+        changed: &mut Vec<(Site, Refs)>,
+    ) -> Result<(), Problem> {
+        let folder = self.layout.site(site);
+        for (reader, lenders) in readers.iter().filter(|(reader, _)| reader != site) {
+            let place = self.layout.site(reader);
+            if Readable::read(&place).doing("read which pools are lent")?.has(&self.layout, site) {
+                let lenders: Vec<Site> = lenders.iter().filter(|lender| *lender != site).cloned().collect();
+                self.lend(&place, &Readable::wanted(&self.layout, reader, &lenders))?;
+            }
+        }
+        crash::point("retire.copied");
+        let Some(owner) = folder.parent().filter(|owner| owner.is_dir()) else { return Ok(()) };
+        if folder.exists() {
+            self.layout.discard(&folder).doing("remove a repository")?;
+            changed.push((site.clone(), Refs::default()));
+        }
+        let room = owner.parent().unwrap_or(owner);
+        let removed = sync_folder(owner).and_then(|()| fs::remove_dir(owner)).and_then(|()| sync_folder(room));
+        match removed {
+            // It has other repositories, or the end of another one has just removed it.
+            Err(problem) if matches!(problem.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {}
+            result => result.doing("remove a repository")?,
+        }
+        crash::point("retire.gone");
+        Ok(())
+    }
+}

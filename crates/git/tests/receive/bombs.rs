@@ -1,0 +1,150 @@
+//! Small packs that would like to be very large.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use crate::support::{Client, House, LARGEST_OBJECT};
+
+/// A pack that is written by hand.
+struct Forged {
+    bytes: Vec<u8>,
+    objects: u32,
+}
+
+const BLOB: u8 = 3;
+const OFS_DELTA: u8 = 6;
+
+impl Forged {
+    fn new() -> Self {
+        Self { bytes: b"PACK\0\0\0\x02\0\0\0\0".to_vec(), objects: 0 }
+    }
+
+    /// Appends an object, of whatever size it claims, and says where it lies.
+    fn object(&mut self, kind: u8, claimed: u64, base: &[u8], content: &[u8]) -> usize {
+        let at = self.bytes.len();
+        let mut first = kind << 4 | (claimed & 15) as u8;
+        let mut size = claimed >> 4;
+        while size > 0 {
+            self.bytes.push(first | 0x80);
+            first = (size & 0x7f) as u8;
+            size >>= 7;
+        }
+        self.bytes.push(first);
+        self.bytes.extend_from_slice(base);
+        let mut encoder = ZlibEncoder::new(&mut self.bytes, Compression::fast());
+        encoder.write_all(content).expect("compresses");
+        encoder.finish().expect("compresses");
+        self.objects += 1;
+        at
+    }
+
+    /// Appends a delta that is `copies` times its base.
+    fn copies(&mut self, base: usize, base_size: u64, copies: u64) -> usize {
+        let mut delta = Vec::new();
+        for mut size in [base_size, base_size * copies] {
+            while size > 0x7f {
+                delta.push((size & 0x7f) as u8 | 0x80);
+                size >>= 7;
+            }
+            delta.push(size as u8);
+        }
+        let size = (base_size as u32).to_le_bytes();
+        for _ in 0..copies {
+            delta.extend_from_slice(&[0xf0, size[0], size[1], size[2]]);
+        }
+        let mut distance = self.bytes.len() - base;
+        let mut place = vec![(distance & 0x7f) as u8];
+        while distance > 0x7f {
+            distance = (distance >> 7) - 1;
+            place.insert(0, 0x80 | (distance & 0x7f) as u8);
+        }
+        self.object(OFS_DELTA, delta.len() as u64, &place, &delta)
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.bytes[8..12].copy_from_slice(&self.objects.to_be_bytes());
+        let mut child =
+            Command::new("sha1sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sha1sum starts");
+        child.stdin.take().expect("a pipe").write_all(&self.bytes).expect("it reads");
+        let said = child.wait_with_output().expect("it ends").stdout;
+        let sum = said[..40].chunks_exact(2).map(|pair| std::str::from_utf8(pair).expect("text"));
+        self.bytes.extend(sum.map(|pair| u8::from_str_radix(pair, 16).expect("hex")));
+        self.bytes
+    }
+}
+
+/// Far less than it would take to unpack.
+const FAST: Duration = Duration::from_secs(5);
+
+fn refused(bytes: &[u8]) -> &'static str {
+    let house = House::new();
+    let begin = Instant::now();
+    let problem = house.receive(bytes, &[]).expect_err("refused");
+    assert!(begin.elapsed() < FAST, "{:?}: {problem}", begin.elapsed());
+    assert!(house.is_clean());
+    problem.code()
+}
+
+#[test]
+fn what_is_forged_well_is_taken() {
+    let mut pack = Forged::new();
+    let base = pack.object(BLOB, 1_000, b"", &[b'x'; 1_000]);
+    let middle = pack.copies(base, 1_000, 3);
+    pack.copies(middle, 3_000, 4);
+    let (client, house) = (Client::new(), House::new());
+    let incoming = house.receive(&pack.finish(), &[]).expect("is sound");
+    let twelve = client.object("blob", &[b'x'; 12_000]);
+    assert!(house.objects(incoming.folder()).contains(&twelve));
+}
+
+#[test]
+fn deltas_that_would_become_gigabytes() {
+    let mut pack = Forged::new();
+    let base = pack.object(BLOB, 65_536, b"", &[0; 65_536]);
+    let middle = pack.copies(base, 65_536, 128);
+    pack.copies(middle, 128 * 65_536, 256);
+    let bytes = pack.finish();
+    assert!(bytes.len() < 1_200, "{} bytes for two gigabytes", bytes.len());
+    assert_eq!(refused(&bytes), "E-PACK-OBJECT-TOO-LARGE");
+}
+
+#[test]
+fn zeros_that_compress_well() {
+    let size = LARGEST_OBJECT + 1;
+    let mut pack = Forged::new();
+    pack.object(BLOB, size, b"", &vec![0; size as usize]);
+    let bytes = pack.finish();
+    assert!(bytes.len() < 100_000);
+    assert_eq!(refused(&bytes), "E-PACK-OBJECT-TOO-LARGE");
+}
+
+#[test]
+fn blobs_that_git_would_stream() {
+    // Git streams blobs beyond half a gigabyte, and would not mind their size.
+    let mut pack = Forged::new();
+    pack.object(BLOB, 600 << 20, b"", &[0; 65_536]);
+    assert_eq!(refused(&pack.finish()), "E-PACK-OBJECT-TOO-LARGE");
+}
+
+#[test]
+fn more_objects_than_there_are() {
+    let mut pack = Forged::new();
+    pack.object(BLOB, 5, b"", b"hello");
+    pack.objects = 9_000;
+    assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");
+    let mut pack = Forged::new();
+    pack.objects = u32::MAX;
+    assert_eq!(refused(&pack.finish()), "E-PACK-OBJECTS");
+}
+
+#[test]
+fn one_object_twice() {
+    let mut pack = Forged::new();
+    pack.object(BLOB, 5, b"", b"hello");
+    pack.object(BLOB, 5, b"", b"hello");
+    assert_eq!(refused(&pack.finish()), "E-PACK-CHECK");
+}

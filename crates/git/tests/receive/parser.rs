@@ -1,0 +1,206 @@
+//! The beginning of a push, read in pieces of any size.
+
+use grasp_core::registrar::push::Command;
+use grasp_git::pktline::{push, push_flush, push_line};
+use grasp_git::receive::{BadPush, Progress, PushLimits, PushParser, PushRequest};
+
+const CAPABILITIES: &str =
+    " report-status-v2 side-band-64k atomic quiet object-format=sha1 agent=git/2.47.3-Linux session-id=x push-options";
+
+fn oid(digit: char) -> String {
+    digit.to_string().repeat(40)
+}
+
+/// `old new name`, each id as one digit.
+fn line(text: &str) -> String {
+    let (places, name) = text.split_at(2);
+    let mut places = places.chars().map(oid);
+    format!("{} {} {name}", places.next().expect("old"), places.next().expect("new"))
+}
+
+fn body(lines: &[&str], capabilities: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut capabilities = Some(capabilities);
+    for text in lines {
+        match capabilities.take().filter(|_| !text.starts_with("shallow")) {
+            Some(capabilities) => push(&mut out, &[line(text).as_bytes(), b"\0", capabilities.as_bytes()]),
+            None => push(&mut out, &[line(text).as_bytes()]),
+        }
+    }
+    push_flush(&mut out);
+    out
+}
+
+fn parse(bytes: &[u8], piece: usize) -> Result<Option<(PushRequest, Vec<u8>)>, BadPush> {
+    let mut parser = PushParser::new(PushLimits::for_commands(5));
+    let mut done = None;
+    for part in bytes.chunks(piece.max(1)) {
+        match &mut done {
+            None => match parser.feed(part)? {
+                Progress::More => {}
+                Progress::Done { request, rest } => done = Some((request, rest)),
+            },
+            Some((_, rest)) => rest.extend_from_slice(part),
+        }
+    }
+    Ok(done)
+}
+
+fn refused(bytes: &[u8]) -> &'static str {
+    let problem = parse(bytes, bytes.len()).expect_err("refused");
+    assert_eq!(parse(bytes, 1), Err(problem.clone()));
+    assert!(problem.to_string().len() > 20, "{problem}");
+    problem.code()
+}
+
+#[test]
+fn a_whole_push_in_pieces_of_any_size() {
+    let mut bytes = Vec::new();
+    push(&mut bytes, &[format!("shallow {}", oid('e')).as_bytes()]);
+    push(&mut bytes, &[line("01refs/heads/main").as_bytes(), b"\0", CAPABILITIES.as_bytes()]);
+    push_line(&mut bytes, &line("20refs/heads/old"));
+    push_flush(&mut bytes);
+    push_line(&mut bytes, "ci.skip");
+    push(&mut bytes, &[b""]);
+    push_flush(&mut bytes);
+    bytes.extend_from_slice(b"PACK and so on");
+    let whole = parse(&bytes, bytes.len()).expect("is understood").expect("is complete");
+    let (request, rest) = &whole;
+    assert_eq!(rest, b"PACK and so on");
+    let expected = [
+        Command { name: "refs/heads/main".to_owned(), old: None, new: Some(oid('1')) },
+        Command { name: "refs/heads/old".to_owned(), old: Some(oid('2')), new: None },
+    ];
+    assert_eq!(request.commands, expected);
+    assert_eq!((request.shallow, &request.options[..]), (1, &["ci.skip".to_owned(), String::new()][..]));
+    let can = &request.capabilities;
+    assert!(can.report_status_v2 && !can.report_status && can.side_band_64k && can.atomic && can.quiet);
+    assert_eq!((can.object_format.as_deref(), can.agent.as_deref()), (Some("sha1"), Some("git/2.47.3-Linux")));
+    for piece in [1, 2, 3, 7, 100] {
+        assert_eq!(parse(&bytes, piece).expect("is understood").as_ref(), Some(&whole), "pieces of {piece}");
+    }
+    for cut in 0..bytes.len() - 14 {
+        assert_eq!(parse(&bytes[..cut], 1_000), Ok(None), "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_push_without_commands() {
+    let probe = parse(b"0000", 1).expect("is understood").expect("is complete");
+    assert_eq!(probe, (PushRequest::default(), Vec::new()));
+    let mut bytes = Vec::new();
+    push_line(&mut bytes, &format!("shallow {}", oid('e')));
+    push_flush(&mut bytes);
+    let (request, rest) = parse(&bytes, 3).expect("is understood").expect("is complete");
+    assert_eq!((request.shallow, request.commands.len(), rest.len()), (1, 0, 0));
+}
+
+#[test]
+fn section_15_5_the_first_command_of_the_spec() {
+    let bytes = body(&["0arefs/heads/main"], " report-status side-band-64k agent=git/2.47.3");
+    assert!(bytes.starts_with(b"0093000000000000"));
+    assert!(parse(&bytes, 10).expect("is understood").is_some());
+}
+
+#[test]
+fn what_is_refused_has_a_name() {
+    let with = |line: &[u8]| {
+        let mut bytes = Vec::new();
+        push(&mut bytes, &[line]);
+        push_flush(&mut bytes);
+        bytes
+    };
+    let sha256 = format!("{} {} refs/heads/main", "0".repeat(64), "a".repeat(64));
+    let upper = line("01refs/heads/main").replace('1', "A");
+    let long = format!("{}{}", line("01refs/heads/"), "x".repeat(1_024));
+    let six: Vec<String> = (0..6).map(|n| format!("01refs/heads/{n}")).collect();
+    let six: Vec<&str> = six.iter().map(String::as_str).collect();
+    for (bytes, code) in [
+        (b"xyz!".to_vec(), "E-PUSH-PACKET"),
+        (b"0001".to_vec(), "E-PUSH-PACKET"),
+        (with(b""), "E-PUSH-COMMAND"),
+        (with(b"hello"), "E-PUSH-COMMAND"),
+        (with(line("01").as_bytes()), "E-PUSH-COMMAND"),
+        (with(b"1 2 refs/heads/main"), "E-PUSH-OBJECT-ID"),
+        (with(upper.as_bytes()), "E-PUSH-OBJECT-ID"),
+        (with(b"shallow 123"), "E-PUSH-OBJECT-ID"),
+        (with(sha256.as_bytes()), "E-PUSH-SHA256"),
+        (body(&["01refs/heads/main"], "object-format=sha256"), "E-PUSH-SHA256"),
+        (body(&["01refs/heads/main"], "object-format=md5"), "E-PUSH-OBJECT-FORMAT"),
+        (body(&six, ""), "E-PUSH-COMMANDS"),
+        (body(&["01refs/heads/a", "02refs/heads/a"], ""), "E-PUSH-TWICE"),
+        (with(b"push-cert\0report-status\n"), "E-PUSH-CERTIFICATE"),
+        (with(&[line("01refs/heads/").as_bytes(), b"\xff"].concat()), "E-PUSH-REF-NAME"),
+        (with(line("01refs/heads/\x1b[2J").as_bytes()), "E-PUSH-REF-NAME"),
+        (with(long.as_bytes()), "E-PUSH-REF-NAME"),
+    ] {
+        assert_eq!(refused(&bytes), code, "{}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+#[test]
+fn what_is_too_much_is_refused_before_it_ends() {
+    let limits = PushLimits { max_commands: 5, max_command_bytes: 200, max_option_bytes: 100 };
+    let feed = |first: &[u8], again: &[u8]| {
+        let mut parser = PushParser::new(limits);
+        parser.feed(first).expect("is fine");
+        (0..1_000).find_map(|_| parser.feed(again).err()).expect("has an end").code()
+    };
+    let mut shallow = Vec::new();
+    push_line(&mut shallow, &format!("shallow {}", oid('e')));
+    assert_eq!(feed(b"", &shallow), "E-PUSH-BYTES");
+    let promised = body(&["01refs/heads/main"], "push-options");
+    assert_eq!(feed(&promised, b"0004"), "E-PUSH-OPTIONS", "empty options have an end too");
+    assert_eq!(feed(&promised, b"0008more"), "E-PUSH-OPTIONS");
+}
+
+#[test]
+fn what_was_heard_before_an_error_says_how_to_answer() {
+    let mut parser = PushParser::new(PushLimits::default());
+    let bytes = body(&["01refs/heads/a", "02refs/heads/a"], "report-status side-band-64k");
+    assert_eq!(parser.feed(&bytes), Err(BadPush::Twice("refs/heads/a".to_owned())));
+    assert!(parser.heard().capabilities.side_band_64k && parser.heard().capabilities.reports());
+    assert_eq!(parser.heard().commands.len(), 1);
+}
+
+/// A small random sequence; the same one in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+#[test]
+fn mutations_are_understood_or_refused_the_same_in_all_pieces() {
+    let mut seed = body(&["01refs/heads/main", "20refs/heads/old", "34refs/tags/v1"], CAPABILITIES);
+    push_line(&mut seed, "option");
+    push_flush(&mut seed);
+    seed.extend_from_slice(b"PACK");
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..20_000 {
+        let mut bytes = seed.clone();
+        for _ in 0..=chance.below(4) {
+            let at = chance.below(bytes.len());
+            match chance.below(4) {
+                0 => bytes[at] = chance.below(256) as u8,
+                1 => bytes[at] ^= 1 << chance.below(8),
+                2 => drop(bytes.drain(at..(at + chance.below(20)).min(bytes.len()))),
+                _ => bytes.insert(at, b"0 \n\0f"[chance.below(5)]),
+            }
+            if bytes.is_empty() {
+                bytes.push(b'0');
+            }
+        }
+        let whole = parse(&bytes, bytes.len());
+        let piece = 1 + chance.below(60);
+        assert_eq!(parse(&bytes, piece), whole, "{}", String::from_utf8_lossy(&bytes));
+        if whole.is_ok() { good += 1 } else { bad += 1 }
+    }
+    assert!(good > 1_000 && bad > 1_000, "{good} {bad}");
+}

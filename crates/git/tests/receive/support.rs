@@ -1,0 +1,179 @@
+//! A git folder, a client's repository, and the way from one to the other.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use grasp_git::child::{Bounds, Git};
+use grasp_git::layout::Layout;
+use grasp_git::receive::{Checker, Connected, Incoming, PackLimits, PackProblem, PackSink, Tips, View};
+use tempfile::TempDir;
+
+pub(crate) const LIMITS: PackLimits = PackLimits { max_bytes: 32 << 20, max_objects: 10_000, check_secs: 60 };
+
+/// Small, so that a bomb is small too.
+pub(crate) const LARGEST_OBJECT: u64 = 16 << 20;
+
+/// Runs git as a person would, without that person's settings.
+pub(crate) fn run(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new("git")
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .env("PATH", std::env::var("PATH").unwrap_or_default())
+        .env("LC_ALL", "C")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .envs([("GIT_AUTHOR_NAME", "a"), ("GIT_AUTHOR_EMAIL", "a@example")])
+        .envs([("GIT_COMMITTER_NAME", "a"), ("GIT_COMMITTER_EMAIL", "a@example")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("git starts");
+    child.stdin.take().expect("a pipe").write_all(input).expect("git reads");
+    child.wait_with_output().expect("git ends")
+}
+
+/// A client's repository.
+pub(crate) struct Client {
+    pub(crate) folder: TempDir,
+}
+
+impl Client {
+    pub(crate) fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let client = Self { folder };
+        client.git(&["init", "--quiet", "--initial-branch=main", "."]);
+        client
+    }
+
+    pub(crate) fn git(&self, arguments: &[&str]) -> String {
+        String::from_utf8(self.feed(arguments, b"")).expect("text").trim_end().to_owned()
+    }
+
+    pub(crate) fn feed(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        let output = run(self.folder.path(), arguments, input);
+        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    /// Commits a file and gives the commit.
+    pub(crate) fn commit(&self, name: &str, content: &str) -> String {
+        fs::write(self.folder.path().join(name), content).expect("writes");
+        self.git(&["add", "."]);
+        self.git(&["commit", "--quiet", "-m", name]);
+        self.git(&["rev-parse", "HEAD"])
+    }
+
+    /// Writes an object, however odd, and gives its id.
+    pub(crate) fn object(&self, kind: &str, content: &[u8]) -> String {
+        let id = self.feed(&["hash-object", "-t", kind, "-w", "--literally", "--stdin"], content);
+        String::from_utf8(id).expect("text").trim_end().to_owned()
+    }
+
+    /// The pack that a push of these revisions (`^x` for what the server has) would bring.
+    pub(crate) fn pack(&self, revisions: &[&str]) -> Vec<u8> {
+        let input: String = revisions.iter().map(|revision| format!("{revision}\n")).collect();
+        self.feed(&["pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q"], input.as_bytes())
+    }
+
+    /// A pack of exactly these objects.
+    pub(crate) fn pack_of(&self, objects: &[&str]) -> Vec<u8> {
+        let input: String = objects.iter().map(|object| format!("{object}\n")).collect();
+        self.feed(&["pack-objects", "--stdout", "-q"], input.as_bytes())
+    }
+}
+
+/// The server's side.
+pub(crate) struct House {
+    pub(crate) folder: TempDir,
+    pub(crate) layout: Layout,
+    pub(crate) git: Git,
+    pub(crate) limits: PackLimits,
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self::at("")
+    }
+
+    /// One whose folder has a certain name.
+    pub(crate) fn at(name: &str) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let layout = Layout::open(&folder.path().join("git").join(name)).expect("opens");
+        let git = Git::new(Path::new("git"), Bounds { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 });
+        Self { folder, layout, git, limits: LIMITS }
+    }
+
+    pub(crate) fn checker(&self) -> Checker<'_> {
+        Checker { git: &self.git, layout: &self.layout, limits: self.limits }
+    }
+
+    /// Receives the bytes of a pack, in pieces.
+    pub(crate) fn receive(&self, bytes: &[u8], pools: &[PathBuf]) -> Result<Incoming, PackProblem> {
+        let mut incoming = Incoming::create(&self.layout)?;
+        let mut sink = PackSink::new(&incoming, self.limits);
+        for part in bytes.chunks(8_000) {
+            sink.write(part)?;
+        }
+        self.checker().index(&mut incoming, sink.finish()?, pools)?;
+        Ok(incoming)
+    }
+
+    pub(crate) fn connect(&self, view: View<'_>, tips: &Tips, known: &[&str]) -> Result<Connected, PackProblem> {
+        let known: Vec<String> = known.iter().map(|oid| (*oid).to_owned()).collect();
+        self.checker().connect(view, tips, &known)
+    }
+
+    /// A pool with what a received pack holds.
+    pub(crate) fn pool(&self, name: &str, incoming: &Incoming) -> PathBuf {
+        let pool = self.layout.root().join(name);
+        fs::create_dir_all(&pool).expect("is made");
+        fs::rename(incoming.folder().join("pack"), pool.join("pack")).expect("moves");
+        pool
+    }
+
+    /// A pool that holds a pack which nobody has checked.
+    pub(crate) fn unchecked_pool(&self, name: &str, pack: &[u8]) -> PathBuf {
+        let pool = self.layout.root().join(name);
+        fs::create_dir_all(pool.join("pack")).expect("is made");
+        let path = pool.join("pack/pack-0123456789012345678901234567890123456789.pack");
+        fs::write(&path, pack).expect("writes");
+        let output = run(self.folder.path(), &["index-pack", path.to_str().expect("text")], b"");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        pool
+    }
+
+    /// What an object directory holds.
+    pub(crate) fn objects(&self, folder: &Path) -> Vec<String> {
+        let mut command = self.git.command(&self.layout.template());
+        command.env("GIT_OBJECT_DIRECTORY", folder);
+        let output = command
+            .args(["cat-file", "--batch-all-objects", "--batch-check=%(objectname)"])
+            .output()
+            .expect("git runs");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+    }
+
+    /// Whether nothing is being received.
+    pub(crate) fn is_clean(&self) -> bool {
+        let incoming = fs::read_dir(self.layout.root().join("incoming")).expect("reads").count();
+        let temporary = fs::read_dir(self.layout.template().join("objects/pack")).expect("reads").count();
+        incoming + temporary == 0
+    }
+}
+
+pub(crate) fn view<'a>(incoming: &'a Incoming, pools: &'a [PathBuf]) -> View<'a> {
+    View { incoming: Some(incoming), pools }
+}
+
+pub(crate) fn branch(oid: &str) -> Tips {
+    Tips { branches: vec![("refs/heads/main".to_owned(), oid.to_owned())], others: Vec::new() }
+}
+
+pub(crate) fn tag(oid: &str) -> Tips {
+    Tips { branches: Vec::new(), others: vec![("refs/tags/v1".to_owned(), oid.to_owned())] }
+}

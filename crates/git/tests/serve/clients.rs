@@ -1,0 +1,271 @@
+//! The real git clones, fetches and lists.
+
+use std::path::{Path, PathBuf};
+
+use grasp_git::refs::{Refs, Target};
+use grasp_git::serve::{Answer, Protocol, Request};
+use tempfile::TempDir;
+
+use crate::http::{Asked, Server};
+use crate::site::{COMMITS, EVENT, Site, attempt, feed, run};
+
+const VERSIONS: [(&str, Protocol); 3] =
+    [("protocol.version=0", Protocol::V0), ("protocol.version=1", Protocol::V1), ("protocol.version=2", Protocol::V2)];
+
+/// A folder to clone into, and the path of the clone.
+fn place() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().expect("a folder");
+    let clone = folder.path().join("clone");
+    (folder, clone)
+}
+
+/// Clones with a version of the protocol and further options.
+fn clone(server: &Server, version: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    let (folder, clone) = place();
+    let url = server.url();
+    let mut arguments = vec!["-c", version, "clone", "--quiet", "-c", version];
+    arguments.extend_from_slice(options);
+    arguments.extend([url.as_str(), "clone"]);
+    run(folder.path(), &arguments);
+    (folder, clone)
+}
+
+fn commits(folder: &Path, from: &str) -> usize {
+    run(folder, &["rev-list", "--count", from]).parse().expect("a number")
+}
+
+fn listed(server: &Server, options: &[&str], patterns: &[&str]) -> Vec<String> {
+    let url = server.url();
+    let mut arguments = options.to_vec();
+    arguments.push(&url);
+    arguments.extend_from_slice(patterns);
+    run(Path::new("/"), &arguments).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn everything_is_cloned_in_every_version() {
+    let server = Server::start(Site::new());
+    for (version, protocol) in VERSIONS {
+        let (_keep, clone) = clone(&server, version, &[]);
+        run(&clone, &["fsck", "--strict"]);
+        assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/main", "{version}");
+        assert_eq!(commits(&clone, "HEAD"), COMMITS);
+        for name in ["refs/tags/v1", "refs/tags/v2", "refs/tags/light"] {
+            assert_eq!(run(&clone, &["rev-parse", name]), server.site.oid(name), "{version}");
+        }
+        assert_eq!(run(&clone, &["rev-parse", "origin/side"]), server.site.oid("refs/heads/side"));
+        let asked = server.asked();
+        assert_eq!(asked[0], Asked::Advertisement(protocol));
+        let Some(Asked::Request(_, Request::Fetch(fetch))) = asked.last() else { panic!("{asked:?}") };
+        assert_eq!((fetch.answer, fetch.wants.len()), (Answer::Pack, 5), "{version}: main, side, three tags");
+    }
+}
+
+#[test]
+fn pull_requests_are_fetched() {
+    let server = Server::start(Site::new());
+    let name = format!("refs/nostr/{EVENT}");
+    for (version, _) in VERSIONS {
+        let (_keep, clone) = clone(&server, version, &[]);
+        run(&clone, &["fetch", "--quiet", "origin", "+refs/nostr/*:refs/nostr/*"]);
+        assert_eq!(run(&clone, &["rev-parse", &name]), server.site.oid(&name), "{version}");
+    }
+}
+
+#[test]
+fn refs_are_listed() {
+    let server = Server::start(Site::new());
+    let local = server.site.folder().to_str().expect("text").to_owned();
+    for (version, _) in VERSIONS {
+        for (options, patterns) in [
+            (&["ls-remote"][..], &[][..]),
+            (&["ls-remote", "--symref"], &[]),
+            (&["ls-remote", "--symref"], &["HEAD"]),
+            (&["ls-remote"], &["main"]),
+            (&["ls-remote"], &["refs/tags/v1", "refs/heads/side"]),
+            (&["ls-remote"], &["refs/nostr/*"]),
+            (&["ls-remote", "--tags"], &[]),
+            (&["ls-remote", "--heads"], &["s*"]),
+            (&["ls-remote"], &["refs/none"]),
+        ] {
+            let options: Vec<&str> = ["-c", version].iter().chain(options).copied().collect();
+            let mut theirs = options.clone();
+            theirs.push(&local);
+            theirs.extend_from_slice(patterns);
+            let theirs: Vec<String> = run(Path::new("/"), &theirs).lines().map(str::to_owned).collect();
+            assert_eq!(listed(&server, &options, patterns), theirs, "{options:?} {patterns:?}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_repository_is_cloned_and_does_not_suggest_main() {
+    let server = Server::start(Site::empty());
+    for (version, protocol) in VERSIONS {
+        let (_keep, clone) = clone(&server, version, &[]);
+        assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/master", "{version}");
+        assert_eq!(listed(&server, &["-c", version, "ls-remote"], &[]), Vec::<String>::new());
+        assert_eq!(server.fetches(), [], "{protocol:?}: nothing to fetch");
+    }
+    // Without refs, a client of v0 or v1 does not even ask.
+    let (_keep, asker) = clone(&server, "protocol.version=2", &[]);
+    let oid = "1".repeat(40);
+    let output = attempt(&asker, &["fetch", "origin", &oid]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("not our ref {oid}")), "{said}");
+    // The client's own taste does not count where the server says where HEAD points.
+    let (_keep, clone) = clone(&server, "init.defaultBranch=main", &[]);
+    assert_eq!(run(&clone, &["symbolic-ref", "HEAD"]), "refs/heads/master");
+    run(&clone, &["commit", "--quiet", "--allow-empty", "-m", "x"]);
+    run(&clone, &["branch", "main"]);
+}
+
+#[test]
+fn shallow_clones_are_made_and_deepened() {
+    let server = Server::start(Site::new());
+    for (version, _) in VERSIONS {
+        let (_keep, clone) = clone(&server, version, &["--depth=1"]);
+        assert_eq!(commits(&clone, "HEAD"), 1, "{version}");
+        run(&clone, &["fetch", "--quiet", "--depth=3"]);
+        assert_eq!(commits(&clone, "HEAD"), 3);
+        run(&clone, &["fetch", "--quiet", "--deepen=2"]);
+        assert_eq!(commits(&clone, "HEAD"), 5);
+        run(&clone, &["fetch", "--quiet", "--unshallow"]);
+        assert_eq!(commits(&clone, "HEAD"), COMMITS);
+        run(&clone, &["fsck", "--strict"]);
+    }
+}
+
+#[test]
+fn histories_are_cut_at_dates_and_names() {
+    let server = Server::start(Site::new());
+    for (version, _) in VERSIONS {
+        let since = format!("--shallow-since={}", 1_700_000_000 + 10 * 86_400);
+        let (_keep, first) = clone(&server, version, &[&since, "--single-branch", "--branch=main"]);
+        assert_eq!(commits(&first, "HEAD"), COMMITS - 9, "{version}");
+        let (_keep, second) = clone(&server, version, &["--shallow-exclude=v2", "--single-branch", "--branch=main"]);
+        assert_eq!(commits(&second, "HEAD"), COMMITS - 9, "{version}");
+        let unknown = attempt(&second, &["fetch", "--shallow-exclude=unknown"]);
+        let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+        assert!(said.contains("upload-pack: git refuses this request"), "{said}");
+    }
+}
+
+#[test]
+fn filtered_clones_fetch_the_rest_when_they_need_it() {
+    let server = Server::start(Site::new());
+    for (version, _) in VERSIONS {
+        for filter in ["--filter=blob:none", "--filter=tree:0", "--filter=blob:limit=100"] {
+            let (_keep, clone) = clone(&server, version, &[filter, "--no-checkout"]);
+            let absent = run(&clone, &["rev-list", "--objects", "--all", "--missing=print"]);
+            assert!(absent.contains("\n?"), "{version} {filter}: something is left out");
+            server.asked();
+            run(&clone, &["checkout", "--quiet", "main"]);
+            assert_ne!(server.fetches(), [], "{version} {filter}: it was fetched");
+            assert!(run(&clone, &["cat-file", "blob", "v1:dir1/file"]).starts_with("4 lorem"), "{version} {filter}");
+        }
+        // A check of the audit: shallow first, then filtered.
+        let (_keep, shallow) = clone(&server, version, &["--depth=1"]);
+        run(&shallow, &["fetch", "--quiet", "--filter=tree:0", "origin"]);
+    }
+}
+
+#[test]
+fn filters_that_are_too_costly_or_none_are_refused() {
+    let server = Server::start(Site::new());
+    let (folder, _) = place();
+    for (version, _) in VERSIONS {
+        for (filter, reason) in [
+            ("--filter=sparse:oid=main:dir1/file", "filter 'sparse:oid' not supported"),
+            ("--filter=combine:blob:none+sparse:oid=main:dir1/file", "filter 'sparse:oid' not supported"),
+        ] {
+            let output = attempt(folder.path(), &["-c", version, "clone", filter, &server.url(), "clone"]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && said.contains(reason), "{version} {filter}: {said}");
+        }
+    }
+}
+
+#[test]
+fn any_object_is_fetched_by_its_id() {
+    let server = Server::start(Site::new());
+    let (hidden, parent) = (server.site.hidden(), server.site.oid("refs/heads/main~3"));
+    for (version, _) in VERSIONS {
+        let (folder, _) = place();
+        run(folder.path(), &["init", "--quiet"]);
+        run(folder.path(), &["config", "protocol.version", &version[version.len() - 1..]]);
+        for oid in [&hidden, &parent] {
+            run(folder.path(), &["fetch", "--quiet", &server.url(), oid]);
+            assert_eq!(run(folder.path(), &["rev-parse", "FETCH_HEAD"]), *oid, "{version}");
+        }
+        let unknown = "2".repeat(40);
+        let output = attempt(folder.path(), &["fetch", &server.url(), &unknown]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("remote error: upload-pack: not our ref {unknown}")), "{version}: {said}");
+    }
+}
+
+#[test]
+fn a_client_with_commits_of_its_own_gets_only_what_is_new() {
+    let server = Server::start(Site::new());
+    for (version, _) in VERSIONS {
+        let (_keep, clone) = clone(&server, version, &["--single-branch", "--branch=side"]);
+        // Enough that the first turn of the negotiation finds nothing in common.
+        let mut own = String::from("feature done\n");
+        for number in 0..300 {
+            let time = 1_800_000_000 + number;
+            own.push_str(&format!("commit refs/heads/own\ncommitter a <a@example> {time} +0000\ndata 1\nx\n"));
+            own.push_str(if number == 0 { "from refs/heads/side^0\n\n" } else { "\n" });
+        }
+        feed(&clone, &["fast-import", "--quiet"], format!("{own}done\n").as_bytes());
+        run(&clone, &["checkout", "--quiet", "own"]);
+        server.asked();
+        run(&clone, &["fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*"]);
+        let fetches = server.fetches();
+        assert!(fetches.len() > 1, "{version}: several turns");
+        assert_eq!(fetches[0].answer, Answer::Negotiation, "{version}");
+        assert_eq!(run(&clone, &["rev-parse", "origin/main"]), server.site.oid("refs/heads/main"));
+        run(&clone, &["fsck", "--strict"]);
+    }
+}
+
+#[test]
+fn equal_questions_have_equal_keys_in_different_clients() {
+    let server = Server::start(Site::new());
+    for (version, _) in VERSIONS {
+        let mut keys = Vec::new();
+        for agent in ["git/1", "git/2"] {
+            let (folder, _) = place();
+            let mut command =
+                crate::site::command(folder.path(), &["-c", version, "clone", "--quiet", &server.url(), "x"]);
+            assert!(command.env("GIT_USER_AGENT", agent).status().expect("git runs").success());
+            keys.extend(server.fetches().iter().map(|fetch| fetch.key));
+        }
+        assert_eq!(keys.len(), 2);
+        assert_eq!(keys[0], keys[1], "{version}");
+    }
+}
+
+#[test]
+fn ten_thousand_refs_are_served() {
+    let site = Site::new();
+    let mut refs: Refs = site.refs();
+    let oids: Vec<String> = refs.iter().map(|(_, target)| target.oid.clone()).collect();
+    for number in 0..10_000 {
+        let target = Target { oid: oids[number % 2].clone(), peeled: None };
+        refs.set(&format!("refs/heads/branch/{number:05}"), target);
+    }
+    refs.write(site.folder()).expect("writes");
+    let server = Server::start(site);
+    for (version, _) in VERSIONS {
+        assert_eq!(listed(&server, &["-c", version, "ls-remote", "--heads"], &[]).len(), 10_003, "{version}");
+        let (_keep, clone) = clone(&server, version, &["--no-checkout"]);
+        assert_eq!(run(&clone, &["for-each-ref", "refs/remotes/origin/branch"]).lines().count(), 10_000);
+        // Many names at once; more of them take git's client minutes.
+        let names: Vec<String> =
+            (0..50).map(|number| format!("+refs/heads/branch/{number:05}:refs/x/{number}")).collect();
+        let mut fetch = vec!["fetch", "--quiet", "origin"];
+        fetch.extend(names.iter().map(String::as_str));
+        run(&clone, &fetch);
+    }
+}

@@ -1,0 +1,112 @@
+//! Requests that nobody would send.
+
+use grasp_git::pktline;
+use grasp_git::serve::{Protocol, Request};
+
+/// A small generator: the same requests in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound.max(1) as u64).expect("it fits")
+    }
+}
+
+fn packets(lines: &[&str]) -> Vec<Vec<u8>> {
+    let packet = |line: &&str| {
+        let mut out = Vec::new();
+        match *line {
+            "FLUSH" => pktline::push_flush(&mut out),
+            "DELIM" => pktline::push_delimiter(&mut out),
+            line => pktline::push_line(&mut out, line),
+        }
+        out
+    };
+    lines.iter().map(packet).collect()
+}
+
+const OIDS: [&str; 3] = [
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "0123456789012345678901234567890123456789",
+    "ffffffffffffffffffffffffffffffffffffffff",
+];
+
+/// Packets that occur in requests; a body is a few of them in any order, or one of the orders that are right.
+fn corpus() -> Vec<Vec<Vec<u8>>> {
+    let [a, b, c] = OIDS;
+    let (want_a, want_b, have) = (format!("want {a}"), format!("want {b}"), format!("have {c}"));
+    let (first, shallow) =
+        (format!("want {a} multi_ack_detailed side-band-64k filter agent=x"), format!("shallow {b}"));
+    let v0 = [&first, &want_b, &shallow, "deepen 3", "filter blob:none", "FLUSH", &have, "FLUSH", "done"];
+    let v2 = ["command=fetch", "agent=x", "object-format=sha1", "DELIM", "thin-pack", "ofs-delta", &want_a, &want_b];
+    let v2 =
+        [&v2[..], &[&shallow, "deepen-since 5", "deepen-not v1", "filter tree:0", &have, "done", "FLUSH"]].concat();
+    let list =
+        ["command=ls-refs", "DELIM", "peel", "symrefs", "unborn", "ref-prefix refs/heads/", "ref-prefix H", "FLUSH"];
+    vec![packets(&v0), packets(&v2), packets(&list)]
+}
+
+fn mutate(chance: &mut Chance, packets: &mut Vec<Vec<u8>>, others: &[Vec<Vec<u8>>]) {
+    let place = chance.below(packets.len());
+    match chance.below(6) {
+        0 => drop(packets.remove(place)),
+        1 => packets.insert(place, packets[chance.below(packets.len())].clone()),
+        2 => {
+            let other = &others[chance.below(others.len())];
+            packets.insert(place, other[chance.below(other.len())].clone());
+        }
+        3 => {
+            let other = chance.below(packets.len());
+            packets.swap(place, other);
+        }
+        _ => {
+            let packet = &mut packets[place];
+            let at = chance.below(packet.len());
+            match chance.below(3) {
+                0 => packet[at] = u8::try_from(chance.below(256)).expect("a byte"),
+                1 => packet.insert(at, b' '),
+                _ => drop(packet.remove(at)),
+            }
+        }
+    }
+    if packets.is_empty() {
+        packets.push(b"0000".to_vec());
+    }
+}
+
+#[test]
+fn nothing_breaks_the_reader_and_what_is_understood_stays_so() {
+    let corpus = corpus();
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let (mut fetches, mut refused) = (0, 0);
+    for _ in 0..60_000 {
+        let mut packets = corpus[chance.below(corpus.len())].clone();
+        for _ in 0..chance.below(5) {
+            mutate(&mut chance, &mut packets, &corpus);
+        }
+        packets.retain(|packet| !packet.is_empty());
+        let body = packets.concat();
+        for protocol in [Protocol::V0, Protocol::V2] {
+            match Request::read(protocol, &body) {
+                Ok(Request::Fetch(fetch)) => {
+                    fetches += 1;
+                    assert!(fetch.wants.iter().all(|want| OIDS.contains(&want.as_str()) || want.len() == 40));
+                    assert_eq!(Request::read(protocol, &fetch.body), Ok(Request::Fetch(fetch)));
+                }
+                Ok(_) => {}
+                Err(bad) => {
+                    refused += 1;
+                    let answer = bad.answer();
+                    let (packet, taken) = pktline::read(&answer).expect("a packet").expect("whole");
+                    let text = std::str::from_utf8(packet.line().expect("a line")).expect("text");
+                    assert!(text.starts_with("ERR ") && !text.contains(char::is_control), "{text:?}");
+                    assert!(taken == answer.len() && taken < 500);
+                }
+            }
+        }
+    }
+    assert!(fetches > 5_000 && refused > 5_000, "{fetches} {refused}: both happen");
+}
