@@ -8,33 +8,45 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use grasp_core::limits;
 use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::Service;
+use grasp_git::child::{Bounds, Git};
+use grasp_git::keeper::Keeper;
+use grasp_git::layout::Layout;
+use grasp_git::serve::Capabilities;
 use grasp_store::{Options, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::config::{self, Config};
+use crate::door::git::{self, GitHouse};
 use crate::door::listen::Door;
 use crate::door::networks::{Allowance, NetworksDoor};
 use crate::door::nip11;
 use crate::door::routes::House;
 use crate::door::session::Rooms;
+use crate::hands::directory::Directory;
+use crate::hands::git_room::GitRoom;
 use crate::hands::librarian::{Librarian, LibraryDoor};
 use crate::hands::line::Line;
 use crate::hands::live::{Live, LiveDoor};
+use crate::hands::notes::DeskDoor;
+use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
+use crate::hands::turns::Turns;
 
 /// Runs the server until it is asked to stop.
 pub(crate) fn run(mut config: Config) -> Result<()> {
     let _lock = lock(&config.relay_data_path)?;
-    std::fs::create_dir_all(&config.git_data_path)
-        .with_context(|| format!("cannot make the folder {}", config.git_data_path.display()))?;
+    let layout = Layout::open(&config.git_data_path)
+        .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
+    let layout = Arc::new(layout);
     let owner = config::owner_keys(&config)?;
     raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -53,7 +65,13 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     )?;
     let owner_key = PublicKey(owner.public_key().to_bytes());
     let rules = rules(&config, owner_key)?;
-    let threads = Threads::start(&config, &store, &rules, clock, cores, readers)?;
+    let directory = Arc::new(Directory::new(layout.clone(), config.submissions));
+    let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
+    let git = Git::new(Path::new("git"), bounds);
+    let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
+    let means = Means { layout: layout.clone(), directory: directory.clone(), git: git.clone() };
+    let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
+    let house_of_git = git_house(&config, layout, directory, git, capabilities, threads.line.clone(), cores)?;
     let house = House {
         nip11: nip11::document(&config, &owner_key.to_string(), &hex::encode(&store.id()[..8])),
         networks: NetworksDoor::open(
@@ -75,6 +93,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             max_neg_sessions: config.max_neg_sessions,
             keys: Arc::new(AtomicU64::new(1)),
         },
+        git: Arc::new(house_of_git),
         config,
     };
     // Whoever reads the welcome may send a signal at once.
@@ -141,14 +160,30 @@ impl Threads {
         clock: Clock,
         cores: usize,
         readers: usize,
+        means: Means,
     ) -> Result<Self> {
         let line = Line::new();
+        let Means { layout, directory, git } = means;
+        let keeper = Arc::new(Keeper::new(git, layout.clone(), config.git.process_patience));
+        let (room, hands) = GitRoom::new(&keeper, &layout, &line);
+        for (nth, hand) in hands.into_iter().enumerate() {
+            spawn(&format!("git-{nth}"), move || hand.run())?;
+        }
         let (live, live_inbox) = LiveDoor::new();
         let (readers_door, jobs) = ReadersDoor::new();
         let (library, requests) = LibraryDoor::new();
         let (stop, stopped) = crossbeam_channel::bounded(0);
 
-        let desk = Desk { store: store.clone(), line: line.clone(), live: live.clone(), clock, rules: rules.clone() };
+        let desk = Desk {
+            store: store.clone(),
+            line: line.clone(),
+            live: live.clone(),
+            clock,
+            rules: rules.clone(),
+            directory,
+            layout,
+            room,
+        };
         let desk = desk.prepare()?;
         let writer = spawn("registrar", move || desk.run())?;
         for nth in 0..cores {
@@ -178,6 +213,54 @@ impl Threads {
     }
 }
 
+/// What the git room works with.
+struct Means {
+    layout: Arc<Layout>,
+    directory: Arc<Directory>,
+    git: Git,
+}
+
+fn git_house(
+    config: &Config,
+    layout: Arc<Layout>,
+    directory: Arc<Directory>,
+    git: Git,
+    capabilities: Capabilities,
+    line: Arc<Line>,
+    cores: usize,
+) -> Result<GitHouse> {
+    let settings = config.git;
+    let cache = layout.root().join("cache");
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot make the folder {}", cache.display()))?;
+    let mut boot = [0; 8];
+    getrandom::fill(&mut boot).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
+    let address = format!("{}{}", config.domain, config.base_path);
+    Ok(GitHouse {
+        settings,
+        git,
+        layout,
+        directory,
+        desk: DeskDoor::new(line),
+        capabilities,
+        packs: Packs::new(cache, settings.pack_cache_bytes),
+        // Every process may fill a share at the same time.
+        largest_kept: settings.pack_cache_bytes / settings.serve_processes as u64,
+        threads: u32::try_from(cores).unwrap_or(1),
+        receiving: Turns::new(limits::MAX_PUSHES, limits::MAX_PUSHES_WAITING, limits::MAX_PUSHES_WAITING_PER_NETWORK),
+        checking: Turns::new(settings.check_processes, limits::MAX_PUSHES, limits::MAX_PUSHES),
+        serving: Turns::new(
+            settings.serve_processes,
+            limits::MAX_FETCHES_WAITING,
+            limits::MAX_FETCHES_WAITING_PER_NETWORK,
+        ),
+        large_pushes: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
+        fetch_bytes: Arc::new(Semaphore::new(git::FETCH_UNITS)),
+        boot: u64::from_le_bytes(boot),
+        url: format!("{}://{address}", config.web_scheme()),
+        relay: format!("{}://{address}", config.relay_scheme()),
+    })
+}
+
 /// Starts a thread that the server cannot do without. If one panics the process ends at once: everything that was said
 /// is on disk, and a server that has lost its writer or a reader would only pretend to work.
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
@@ -196,7 +279,8 @@ fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
         service,
         mode: config.policy.into(),
         owner: Some(owner),
-        strict_maintainers: false,
+        strict_maintainers: config.strict_maintainers,
+        submissions: config.submissions,
         max_event_bytes: config.max_event_bytes,
         purgatory_secs: config.purgatory_expiry.as_secs(),
     })
@@ -235,7 +319,7 @@ fn welcome(config: &Config) {
     let at = format!("{}{}", config.domain, config.base_path);
     println!("graspd {} is ready", env!("CARGO_PKG_VERSION"));
     println!("  listening  {}", config.bind);
-    println!("  relay      ws://{at}");
-    println!("  git        http://{at}/<npub>/<identifier>.git");
+    println!("  relay      {}://{at}", config.relay_scheme());
+    println!("  git        {}://{at}/<npub>/<identifier>.git", config.web_scheme());
     println!("  data       {}", config.relay_data_path.display());
 }

@@ -83,12 +83,43 @@ pub(crate) struct Config {
     pub(crate) network_max_connections: usize,
     /// Events per minute from one network; zero means unlimited.
     pub(crate) network_events_per_minute: u64,
+    /// What the git room may use.
+    pub(crate) git: GitSettings,
+    /// Whether listed maintainers must list back.
+    pub(crate) strict_maintainers: bool,
+    /// Whether `/prs/` is open (GRASP-06).
+    pub(crate) submissions: bool,
     /// How long running requests may take when the service stops.
     pub(crate) shutdown_grace: Duration,
     /// A level, or `level,part=level,…`, as the log library reads it.
     pub(crate) log_level: String,
     /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
     pub(crate) effective: Vec<Effective>,
+}
+
+/// What the git room may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GitSettings {
+    /// Bytes of one push.
+    pub(crate) max_push_bytes: u64,
+    /// Bytes of one push whose event is not here yet.
+    pub(crate) max_unsigned_push_bytes: u64,
+    /// Objects of one push.
+    pub(crate) max_objects: u64,
+    /// Bytes of one object.
+    pub(crate) max_object_bytes: u64,
+    /// Address space of one process.
+    pub(crate) process_memory_bytes: u64,
+    /// Processes that serve at once.
+    pub(crate) serve_processes: usize,
+    /// Processes that check pushes at once.
+    pub(crate) check_processes: usize,
+    /// How long one process may take.
+    pub(crate) process_patience: Duration,
+    /// Disk space for answers that may be asked for again.
+    pub(crate) pack_cache_bytes: u64,
+    /// Whether repositories are repacked in the background.
+    pub(crate) maintenance: bool,
 }
 
 /// Which events are accepted.
@@ -165,6 +196,24 @@ impl Config {
             self.relay_name = resolve::default_relay_name(&self.domain);
             self.restate("RELAY_NAME", self.relay_name.clone());
         }
+    }
+
+    /// Whether clients reach this service through TLS: a real name has a proxy with a certificate, an address or
+    /// `localhost` has none.
+    fn is_public(&self) -> bool {
+        let host = self.domain.rsplit_once(':').map_or(self.domain.as_str(), |(host, _)| host);
+        let literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
+        !literal && host.contains('.')
+    }
+
+    /// How people reach pages and repositories.
+    pub(crate) fn web_scheme(&self) -> &'static str {
+        if self.is_public() { "https" } else { "http" }
+    }
+
+    /// How people reach the relay.
+    pub(crate) fn relay_scheme(&self) -> &'static str {
+        if self.is_public() { "wss" } else { "ws" }
     }
 
     /// Where the value of a setting came from.

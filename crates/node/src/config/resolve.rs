@@ -8,7 +8,7 @@ use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
-use super::{Config, Effective, Loaded, OWNER_FILE, Policy, Secret, parse, suggest};
+use super::{Config, Effective, GitSettings, Loaded, OWNER_FILE, Policy, Secret, parse, suggest};
 
 /// Understands all settings, or says everything that is wrong with them.
 pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
@@ -54,6 +54,20 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         filter_limit: reader.number("RELAY_FILTER_LIMIT"),
         network_max_connections: reader.number("NETWORK_MAX_CONNECTIONS"),
         network_events_per_minute: reader.number("NETWORK_EVENTS_PER_MINUTE"),
+        git: GitSettings {
+            max_push_bytes: reader.number("GIT_MAX_PUSH_BYTES"),
+            max_unsigned_push_bytes: reader.number("GIT_MAX_UNSIGNED_PUSH_BYTES"),
+            max_objects: reader.number("GIT_MAX_OBJECTS"),
+            max_object_bytes: reader.number("GIT_MAX_OBJECT_BYTES"),
+            process_memory_bytes: reader.number("GIT_PROCESS_MEMORY_BYTES"),
+            serve_processes: reader.number("GIT_SERVE_PROCESSES"),
+            check_processes: reader.number("GIT_CHECK_PROCESSES"),
+            process_patience: Duration::from_secs(reader.number("GIT_PROCESS_SECS")),
+            pack_cache_bytes: reader.number("GIT_PACK_CACHE_BYTES"),
+            maintenance: reader.is_on("GIT_MAINTENANCE"),
+        },
+        strict_maintainers: reader.is_on("STRICT_MAINTAINERS"),
+        submissions: reader.is_on("GRASP06_ENABLE"),
         shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
         log_level: reader.take("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
@@ -131,6 +145,11 @@ impl Reader<'_> {
             None => Err("is not declared as a number".to_owned()),
         };
         self.take(name, parse).unwrap_or_default()
+    }
+
+    /// Reads whether something is on.
+    fn is_on(&mut self, name: &'static str) -> bool {
+        self.choice(name, &[("true", true), ("false", false)]).unwrap_or_default()
     }
 
     /// Reads one of a few words.

@@ -62,7 +62,11 @@ const SERVICE: &str = "Service";
 const STORAGE: &str = "Storage";
 const LIMITS: &str = "Relay limits";
 const NETWORK: &str = "Network limits";
+const GIT: &str = "Git";
 const RUNNING: &str = "Running";
+
+/// The words of a setting that is on or off.
+pub(crate) const ON_OFF: &[&str] = &["true", "false"];
 
 /// A day has this many seconds.
 const DAY: u64 = 86_400;
@@ -209,6 +213,97 @@ pub(crate) const SETTINGS: &[Setting] = &[
         shape: Shape::Number { min: 0, max: 10_000_000 },
         default: Fallback::Value("6000"),
         help: "Events per minute from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
+    },
+    Setting {
+        name: "STRICT_MAINTAINERS",
+        section: GIT,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("false"),
+        help: "Whether a listed maintainer counts only when its own announcement lists a maintainer back, also without \
+               role tags. Announcements with role tags are always read like that.",
+    },
+    Setting {
+        name: "GRASP06_ENABLE",
+        section: GIT,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("false"),
+        help: "Whether contributors may push pull requests for repositories that are hosted elsewhere to \
+               /prs/NPUB/IDENTIFIER.git (GRASP-06).",
+    },
+    Setting {
+        name: "GIT_MAX_PUSH_BYTES",
+        section: GIT,
+        shape: Shape::Number { min: 1 << 10, max: 1 << 40 },
+        default: Fallback::Value("2147483648"),
+        help: "Size of one push, in bytes.",
+    },
+    Setting {
+        name: "GIT_MAX_UNSIGNED_PUSH_BYTES",
+        section: GIT,
+        shape: Shape::Number { min: 1 << 10, max: 1 << 40 },
+        default: Fallback::Value("67108864"),
+        help: "Size of a push to refs/nostr/ whose event is not here yet, in bytes. Anybody can make one, so it is kept \
+               small; whoever publishes the event first may push GIT_MAX_PUSH_BYTES.",
+    },
+    Setting {
+        name: "GIT_MAX_OBJECTS",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: 1 << 32 },
+        default: Fallback::Value("10000000"),
+        help: "Objects in one push.",
+    },
+    Setting {
+        name: "GIT_MAX_OBJECT_BYTES",
+        section: GIT,
+        shape: Shape::Number { min: 1 << 20, max: 1 << 40 },
+        default: Fallback::Value("268435456"),
+        help: "Size of one object, unpacked, in bytes; git gets no larger piece of memory at a time. A pack of a \
+               thousand bytes can claim gigabytes.",
+    },
+    Setting {
+        name: "GIT_PROCESS_MEMORY_BYTES",
+        section: GIT,
+        shape: Shape::Number { min: 1 << 28, max: 1 << 44 },
+        default: Fallback::Value("4294967296"),
+        help: "Address space of one git process, in bytes. Packs that it reads count, though they take no memory of \
+               their own.",
+    },
+    Setting {
+        name: "GIT_SERVE_PROCESSES",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: 1_024 },
+        default: Fallback::Value("4"),
+        help: "Git processes that make answers to clones and fetches at the same time. Others wait; their networks take \
+               turns.",
+    },
+    Setting {
+        name: "GIT_CHECK_PROCESSES",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: 1_024 },
+        default: Fallback::Value("4"),
+        help: "Git processes that check pushes at the same time. Fetches do not take their places.",
+    },
+    Setting {
+        name: "GIT_PROCESS_SECS",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: DAY },
+        default: Fallback::Value("1800"),
+        help: "Seconds that one git process may take.",
+    },
+    Setting {
+        name: "GIT_PACK_CACHE_BYTES",
+        section: GIT,
+        shape: Shape::Number { min: 0, max: 1 << 44 },
+        default: Fallback::Value("2147483648"),
+        help: "Disk space for answers to fetches that may be asked for again, in bytes. Answers that would take more than \
+               a share of it are made anew for everybody.",
+    },
+    Setting {
+        name: "GIT_MAINTENANCE",
+        section: GIT,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("true"),
+        help: "Whether repositories are repacked and cleaned in the background, one at a time, at low priority.",
     },
     Setting {
         name: "SHUTDOWN_GRACE_SECS",

@@ -1,11 +1,14 @@
 //! What listens: sockets, HTTP routes, websocket sessions.
 
 pub(crate) mod client;
+pub(crate) mod git;
 pub(crate) mod listen;
 pub(crate) mod networks;
 pub(crate) mod nip11;
+pub(crate) mod pace;
 pub(crate) mod pages;
 pub(crate) mod reconcile;
+pub(crate) mod reply;
 pub(crate) mod routes;
 pub(crate) mod session;
 pub(crate) mod socket;

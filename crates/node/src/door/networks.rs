@@ -4,6 +4,7 @@
 //! dropped. Loopback has no budget.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +18,20 @@ use crate::clock::Clock;
 pub(crate) enum Network {
     V4([u8; 3]),
     V6([u8; 6]),
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V4([a, b, c]) => write!(f, "{a}.{b}.{c}.0/24"),
+            Self::V6(prefix) => {
+                for pair in prefix.chunks(2) {
+                    write!(f, "{:02x}{:02x}:", pair[0], pair[1])?;
+                }
+                f.write_str(":/48")
+            }
+        }
+    }
 }
 
 impl Network {

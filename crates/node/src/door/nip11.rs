@@ -2,7 +2,7 @@
 
 use grasp_core::limits;
 use grasp_core::registrar::policy::Mode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::{Config, Policy};
 
@@ -19,7 +19,7 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
         "software": "graspd",
         "version": env!("CARGO_PKG_VERSION"),
         "supported_nips": NIPS,
-        "supported_grasps": grasps(mode),
+        "supported_grasps": grasps(mode, config.submissions),
         "repo_acceptance_criteria": criteria(mode),
         "instance": instance,
         "limitation": {
@@ -59,14 +59,16 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
 }
 
 /// What is really offered (G1-44): the list says nothing that a client could not use.
-fn grasps(mode: Mode) -> Value {
+pub(crate) fn grasps(mode: Mode, submissions: bool) -> &'static [&'static str] {
     match mode {
-        Mode::Grasp => json!(["GRASP-01"]),
-        Mode::Open => json!([]),
+        Mode::Grasp if submissions => &["GRASP-01", "GRASP-06"],
+        Mode::Grasp => &["GRASP-01"],
+        Mode::Open => &[],
     }
 }
 
-fn criteria(mode: Mode) -> &'static str {
+/// Which repositories are taken, in words.
+pub(crate) fn criteria(mode: Mode) -> &'static str {
     match mode {
         Mode::Grasp => "Any repository whose announcement names this service in clone and relays.",
         Mode::Open => "None: every valid event is taken, repositories are not hosted.",

@@ -4,15 +4,18 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::Full;
+use grasp_core::registrar::policy::Mode;
+use grasp_core::repo::Site;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 
+use super::git::{self, GitHouse};
 use super::networks::NetworksDoor;
+use super::pages::landing::{Landing, landing};
+use super::reply::{Answer, Reply};
 use super::session::Rooms;
-use super::{client, pages, socket};
+use super::{client, nip11, pages, socket};
 use crate::config::Config;
 use crate::door::listen::Presence;
 
@@ -22,9 +25,8 @@ pub(crate) struct House {
     pub(crate) nip11: String,
     pub(crate) networks: NetworksDoor,
     pub(crate) rooms: Rooms,
+    pub(crate) git: Arc<GitHouse>,
 }
-
-pub(crate) type Answer = Response<Full<Bytes>>;
 
 /// Answers one request. `presence` keeps the server from going down while the connection lives.
 pub(crate) async fn answer(
@@ -37,9 +39,10 @@ pub(crate) async fn answer(
     let mut answer = route(house, peer, presence, request).await;
     allow_everybody(answer.headers_mut());
     if head {
-        let length = hyper::body::Body::size_hint(answer.body()).exact().unwrap_or(0);
-        answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
-        *answer.body_mut() = Full::default();
+        if let Some(length) = hyper::body::Body::size_hint(answer.body()).exact() {
+            answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+        }
+        *answer.body_mut() = Reply::from(Vec::new());
     }
     Ok(answer)
 }
@@ -48,15 +51,12 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     if request.method() == Method::OPTIONS {
         return status(StatusCode::NO_CONTENT, "");
     }
-    let path = request.uri().path();
-    let is_root = path.strip_prefix(house.config.base_path.as_str()).is_some_and(|rest| rest.is_empty() || rest == "/");
-    if !is_root {
-        return html(StatusCode::NOT_FOUND, pages::not_found());
+    let below = request.uri().path().strip_prefix(house.config.base_path.as_str());
+    if !matches!(below, Some("" | "/")) {
+        return elsewhere(&house, peer, request).await;
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut answer = status(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD or a websocket\n");
-        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, OPTIONS"));
-        return answer;
+        return method_not_allowed("GET, HEAD, OPTIONS");
     }
     if *request.method() == Method::GET && socket::is_upgrade(request.headers()) {
         // Whoever comes directly has its place already.
@@ -74,8 +74,38 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     if accepts_nostr_json(request.headers()) {
         return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());
     }
-    let relay = format!("ws://{}{}", house.config.domain, house.config.base_path);
-    html(StatusCode::OK, pages::landing(&house.config.relay_name, &house.config.relay_description, &relay))
+    git::site::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page))
+}
+
+fn front(house: &House) -> String {
+    let config = &house.config;
+    let mode = Mode::from(config.policy);
+    landing(&Landing {
+        name: &config.relay_name,
+        description: &config.relay_description,
+        relay_url: &house.git.relay,
+        git_url: &house.git.url,
+        version: env!("CARGO_PKG_VERSION"),
+        repositories: Some(house.git.directory.repositories()),
+        acceptance: nip11::criteria(mode),
+        curation: None,
+        grasps: nip11::grasps(mode, config.submissions),
+        contact: None,
+    })
+}
+
+/// What is not the relay: repositories, and a few files.
+async fn elsewhere(house: &Arc<House>, peer: IpAddr, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path();
+    // Crawlers ask at the root of a host, wherever the service lives on it.
+    if path == "/robots.txt" && matches!(*request.method(), Method::GET | Method::HEAD) {
+        return with_type(StatusCode::OK, "text/plain; charset=utf-8", pages::robots().to_owned());
+    }
+    let below = path.strip_prefix(house.config.base_path.as_str()).unwrap_or_default();
+    let Some((site, below)) = below.strip_prefix('/').and_then(Site::from_path) else { return not_found() };
+    let below = below.to_owned();
+    let client = git::Client::new(client::address(peer, request.headers(), &house.config.trusted_proxies));
+    git::route(house.git.clone(), client, site, below, request).await
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {
@@ -96,9 +126,21 @@ fn allow_everybody(headers: &mut HeaderMap) {
     }
 }
 
+/// There is nothing here.
+pub(crate) fn not_found() -> Answer {
+    html(StatusCode::NOT_FOUND, pages::not_found::not_found(""))
+}
+
+/// The path is right, the method is not.
+pub(crate) fn method_not_allowed(allowed: &'static str) -> Answer {
+    let mut answer = status(StatusCode::METHOD_NOT_ALLOWED, "this address does not take that method\n");
+    answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    answer
+}
+
 /// A short plain answer.
 pub(crate) fn status(status: StatusCode, text: &'static str) -> Answer {
-    let mut answer = Response::new(Full::from(text));
+    let mut answer = Response::new(Reply::from(text));
     *answer.status_mut() = status;
     if !text.is_empty() {
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -106,15 +148,15 @@ pub(crate) fn status(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-fn html(status: StatusCode, text: String) -> Answer {
+pub(crate) fn html(status: StatusCode, text: String) -> Answer {
     let mut answer = with_type(status, "text/html; charset=utf-8", text);
     let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
     answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     answer
 }
 
-fn with_type(status: StatusCode, kind: &'static str, text: String) -> Answer {
-    let mut answer = Response::new(Full::from(text));
+pub(crate) fn with_type(status: StatusCode, kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Reply::from(text));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer

@@ -15,7 +15,8 @@ use tracing::debug;
 
 use super::listen::Presence;
 use super::networks::Place;
-use super::routes::{Answer, House, status};
+use super::reply::Answer;
+use super::routes::{House, status};
 use super::session::Session;
 
 /// Whether a request wants to become a websocket. `Connection` is a list: `keep-alive, Upgrade` counts.

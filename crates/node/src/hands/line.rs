@@ -15,6 +15,7 @@ use grasp_core::registrar::policy::Rules;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::mail::Postbox;
+use super::notes::Note;
 use crate::clock::Clock;
 
 /// Units of the line's budget: every event takes at least eight, and one for each kilobyte beyond, so that neither many
@@ -66,8 +67,16 @@ struct Queue {
     left: u64,
     /// The first slot that may be waiting, counted like `left`.
     unclaimed: u64,
+    /// What others than clients have to say. It does not wait for signatures.
+    notes: Vec<Note>,
     /// No more offers come; workers end when nothing is left to check.
     closed: bool,
+}
+
+/// What the writer takes at a time.
+pub(crate) struct Taken {
+    pub(crate) batch: Vec<Checked>,
+    pub(crate) notes: Vec<Note>,
 }
 
 /// The line. Its lock guards the queue alone and is held for moves, never for work.
@@ -101,6 +110,12 @@ impl Line {
             queue.slots.push_back(Slot::Waiting(offer));
             self.work.notify_one();
         }
+    }
+
+    /// Tells the writer something. Whoever does so waits for an answer or has a place elsewhere, which bounds them.
+    pub(crate) fn post(&self, note: Note) {
+        self.lock().notes.push(note);
+        self.ready.notify_one();
     }
 
     /// Takes no more offers and lets workers and writer finish what is there.
@@ -150,26 +165,28 @@ impl Line {
         }
     }
 
-    /// Gives the writer what is finished at the front: at once if there is something, else when something is or when
-    /// `until` has come. `gather` is how long to wait for more than a little. `None` when the line is closed and empty.
-    pub(crate) fn take(&self, until: Option<Instant>, gather: Option<Duration>) -> Option<Vec<Checked>> {
+    /// Gives the writer what is finished at the front, and all notes: at once if there is something, else when something
+    /// is or when `until` has come. `gather` is how long to wait for more than a little. `None` when the line is closed and
+    /// empty and the writer expects no more notes.
+    pub(crate) fn take(&self, until: Option<Instant>, gather: Option<Duration>, expecting: bool) -> Option<Taken> {
         let mut queue = self.lock();
-        while !matches!(queue.slots.front(), Some(Slot::Done(_))) {
-            if queue.closed && queue.slots.is_empty() {
+        while queue.notes.is_empty() && !matches!(queue.slots.front(), Some(Slot::Done(_))) {
+            if queue.closed && queue.slots.is_empty() && !expecting {
                 return None;
             }
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Some(Vec::new()),
+                Some(Duration::ZERO) => return Some(Taken { batch: Vec::new(), notes: Vec::new() }),
                 Some(left) => queue = self.ready.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
                 None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
         }
-        if let Some(gather) = gather.filter(|_| !queue.closed) {
+        if let Some(gather) = gather.filter(|_| !queue.closed && queue.notes.is_empty()) {
             drop(queue);
             // Commits follow each other back to back: a moment's patience makes them larger and the whole cheaper.
             std::thread::sleep(gather);
             queue = self.lock();
         }
+        let notes = std::mem::take(&mut queue.notes);
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < limits::MAX_BATCH_EVENTS && bytes < limits::MAX_BATCH_BYTES {
@@ -186,7 +203,20 @@ impl Line {
                 None => break,
             }
         }
-        Some(batch)
+        Some(Taken { batch, notes })
+    }
+
+    /// Gives the writer notes alone, when there are some or when the time is over.
+    pub(crate) fn take_notes(&self, until: Instant) -> Vec<Note> {
+        let mut queue = self.lock();
+        while queue.notes.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            queue = self.ready.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        std::mem::take(&mut queue.notes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

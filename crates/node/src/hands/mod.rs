@@ -1,8 +1,14 @@
 //! What acts: threads and tasks that do what machines and sessions want done.
 
+pub(crate) mod directory;
+mod facts;
+pub(crate) mod git_room;
 pub(crate) mod librarian;
 pub(crate) mod line;
 pub(crate) mod live;
 pub(crate) mod mail;
+pub(crate) mod notes;
+pub(crate) mod packs;
 pub(crate) mod readers;
 pub(crate) mod registrar;
+pub(crate) mod turns;

@@ -1,5 +1,6 @@
 //! The driver of the registrar: one thread, one transaction per batch, answers after the commit.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,15 +10,27 @@ use grasp_core::nostr::message;
 use grasp_core::nostr::reason::{Refusal, Verdict};
 use grasp_core::nostr::{EventId, Signed};
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Output, Source, Submission, Ticket};
+use grasp_core::registrar::io::{Input, Output, PushId, Source, Submission, Ticket};
+use grasp_core::registrar::order::{Order, OrderId, Outcome, Parcel};
 use grasp_core::registrar::policy::Rules;
-use grasp_core::time::Timestamp;
+use grasp_core::registrar::push::{Permit, PushRefusal};
+use grasp_core::repo::{RepoId, Site};
+use grasp_core::time::{Now, Timestamp};
+use grasp_git::crash;
+use grasp_git::layout::Layout;
+use grasp_git::receive::Incoming;
+use grasp_git::refs::Refs;
 use grasp_store::{Batch, Store, StoreError};
+use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
-use super::line::{Checked, Line, Rejected};
+use super::directory::Directory;
+use super::facts;
+use super::git_room::GitRoom;
+use super::line::{Checked, Line, Rejected, Taken};
 use super::live::LiveDoor;
 use super::mail::Letter;
+use super::notes::{Note, SiteView};
 use crate::clock::Clock;
 
 /// How long a commit that directly follows another waits for company.
@@ -29,6 +42,9 @@ const LARGE_BATCH: usize = 256;
 /// How long to wait before trying again what failed without anybody asking.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long the doors stay shut at a start while repositories are brought into line that a crash left behind.
+const REPAIR: Duration = Duration::from_secs(20);
+
 /// The registrar's hands.
 pub(crate) struct Desk {
     pub(crate) store: Store,
@@ -36,6 +52,15 @@ pub(crate) struct Desk {
     pub(crate) live: LiveDoor,
     pub(crate) clock: Clock,
     pub(crate) rules: Rules,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) room: GitRoom,
+}
+
+/// A push whose packs the desk has.
+struct Arrived {
+    packs: Vec<Incoming>,
+    reply: oneshot::Sender<Result<(), PushRefusal>>,
 }
 
 /// What the thread carries from batch to batch.
@@ -49,13 +74,30 @@ struct State {
     not_before: Option<Instant>,
     /// Whether the machine decided something that did not come to pass and has not been told the truth since.
     stale: bool,
+    /// Whether the registrar has yet to hear that it knows everything.
+    begins: bool,
+    /// Who waits for a permit.
+    asked: HashMap<PushId, oneshot::Sender<Result<Permit, PushRefusal>>>,
+    /// Whose packs wait for their turn.
+    arrived: HashMap<PushId, Arrived>,
+    /// Orders that the git room has, with the site that they are about.
+    orders: HashMap<OrderId, Site>,
 }
 
 impl Desk {
-    /// Reads what the store has; afterwards the doors may open.
+    /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
     pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
-        let state = self.boot()?;
-        Ok(ReadyDesk { desk: self, state })
+        let mut ready = ReadyDesk { state: self.boot()?, desk: self };
+        let repaired = Instant::now() + REPAIR;
+        while ready.state.begins || !ready.state.registrar.is_idle() {
+            let notes = if ready.state.begins { Vec::new() } else { wait_for_notes(&ready.desk.line, repaired) };
+            ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
+            if Instant::now() >= repaired {
+                warn!("some repositories are still being brought into line");
+                break;
+            }
+        }
+        Ok(ready)
     }
 
     fn boot(&self) -> Result<State, StoreError> {
@@ -70,24 +112,51 @@ impl Desk {
             held = registrar.purgatory().len(),
             "read the store"
         );
+        for (repo, _) in registrar.catalog().repositories() {
+            self.host(&registrar, &repo);
+        }
+        let staged: BTreeSet<u64> = registrar.uploads().map(|upload| upload.parcel).collect();
+        if let Err(problem) = self.layout.keep_staged(&staged) {
+            warn!(%problem, "uploads that nobody waits for could not be removed");
+        }
         // An interrupted removal goes on, and what expired meanwhile is noticed, with the first batch.
-        Ok(State { registrar, next_expiry: Some(Timestamp(0)), purging: true, not_before: None, stale: false })
+        Ok(State {
+            registrar,
+            next_expiry: Some(Timestamp(0)),
+            purging: true,
+            not_before: None,
+            stale: false,
+            begins: true,
+            asked: HashMap::new(),
+            arrived: HashMap::new(),
+            orders: HashMap::new(),
+        })
+    }
+
+    /// Shows the doors whether a repository is open.
+    fn host(&self, registrar: &Registrar, repo: &RepoId) {
+        self.directory.host(repo, registrar.hosted(repo).map(|hosted| (hosted.place, hosted.lenders)));
     }
 
     /// One turn: take what waits, decide and write inside one transaction, commit, speak.
-    fn turn(&self, state: &mut State, batch: Vec<Checked>) {
+    fn turn(&self, state: &mut State, taken: Taken) {
+        let Taken { batch, notes } = taken;
         // Reading everything back is too dear to be tried with every batch.
         if state.stale && state.not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            self.turn_away(state, notes);
             return refuse(batch, &Refusal::StoreFailed);
         }
-        let outcome =
-            self.refresh(state).and_then(|()| self.store.check_room()).and_then(|()| self.settle(state, &batch));
+        let mut settled = Settled::new(batch.len());
+        let outcome = self
+            .refresh(state)
+            .and_then(|()| self.store.check_room())
+            .and_then(|()| self.settle(state, &batch, notes, &mut settled));
         match outcome {
-            Ok(settled) => {
+            Ok(()) => {
                 state.not_before = None;
                 state.next_expiry = settled.next_expiry;
                 state.purging = settled.purging;
-                self.act(batch, settled);
+                self.act(state, batch, settled);
             }
             Err(problem) if problem.is_fatal() => {
                 error!(%problem, "the store is lost to this process; a new start will find all that was acknowledged");
@@ -103,53 +172,135 @@ impl Desk {
                     warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 }
                 state.not_before = Some(Instant::now() + RETRY);
+                self.turn_away(state, settled.unheard);
                 refuse(batch, &refusal);
+            }
+        }
+    }
+
+    /// The store cannot write: whoever waits for a push is told so. What the git room reports meanwhile is forgotten; the
+    /// registrar will find out again.
+    fn turn_away(&self, state: &mut State, notes: Vec<Note>) {
+        let failed = || PushRefusal::Failed("the store cannot write".to_owned());
+        for (_, reply) in state.asked.drain() {
+            let _ = reply.send(Err(failed()));
+        }
+        for (_, arrived) in state.arrived.drain() {
+            let _ = arrived.reply.send(Err(failed()));
+            self.room.drop_packs(arrived.packs);
+        }
+        for note in notes {
+            match note {
+                Note::Ask(_, reply) => drop(reply.send(Err(failed()))),
+                Note::Arrived(arrived) => {
+                    let _ = arrived.reply.send(Err(failed()));
+                    self.room.drop_packs(arrived.packs);
+                }
+                Note::Ordered(order, _) => drop(state.orders.remove(&order.id)),
+                Note::Ended(_) | Note::View(..) => {}
             }
         }
     }
 
     /// After a failure: forgets the machine's memory of what did not happen and reads the store's.
     fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
-        if state.stale {
-            *state = self.boot()?;
+        if !state.stale {
+            return Ok(());
         }
+        self.turn_away(state, Vec::new());
+        // The new registrar knows nothing of work that is under way, so there must not be any.
+        while !state.orders.is_empty() {
+            let notes = wait_for_notes(&self.line, Instant::now() + RETRY);
+            self.turn_away(state, notes);
+        }
+        *state = self.boot()?;
         Ok(())
     }
 
-    fn settle(&self, state: &mut State, batch: &[Checked]) -> Result<Settled, StoreError> {
+    fn settle(
+        &self,
+        state: &mut State,
+        batch: &[Checked],
+        notes: Vec<Note>,
+        settled: &mut Settled,
+    ) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut settled =
-            Settled { verdicts: vec![None; batch.len()], passed: Vec::new(), next_expiry: None, purging: false };
+        settled.unheard = notes;
         let mut txn = self.store.begin()?;
         state.stale = true;
-        let registrar = &mut state.registrar;
-        registrar.wake(now);
-        drain(registrar, &mut txn, &mut settled)?;
-        for summary in txn.expired(now.wall, limits::REMOVAL_SLICE)? {
-            registrar.handle(now, Input::Expired(summary));
-            drain(registrar, &mut txn, &mut settled)?;
+        let mut hearing = Hearing { desk: self, registrar: &mut state.registrar, txn: &mut txn, now, settled };
+        if std::mem::take(&mut state.begins) {
+            hearing.tell(Input::Ready)?;
+        }
+        hearing.registrar.wake(now);
+        hearing.drain()?;
+        for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
+            hearing.tell(Input::Expired(summary))?;
+        }
+        for note in std::mem::take(&mut hearing.settled.unheard) {
+            let input = match note {
+                Note::Ask(push, reply) => {
+                    state.asked.insert(push.id, reply);
+                    Input::PushAsked(push)
+                }
+                Note::Arrived(arrived) => {
+                    let super::notes::Arrived { arrival, packs, reply } = *arrived;
+                    state.arrived.insert(arrival.push.id, Arrived { packs, reply });
+                    Input::PushArrived(arrival)
+                }
+                Note::Ended(push) => Input::PushEnded(push),
+                Note::Ordered(order, carried) => {
+                    state.orders.remove(&order.id);
+                    let exists = carried.outcome != Outcome::Retired;
+                    let refs = carried.refs.into_iter();
+                    hearing.settled.refs.extend(refs.map(|(site, refs)| {
+                        let exists = exists || site != order.site;
+                        (site, refs, exists)
+                    }));
+                    hearing.settled.unpinned.push(order.site);
+                    Input::Ordered(order.id, carried.outcome)
+                }
+                Note::View(site, reply) => {
+                    let view = facts::view(hearing.registrar, hearing.txn, now, &site)?;
+                    hearing.settled.views.push((reply, view));
+                    continue;
+                }
+            };
+            hearing.tell(input)?;
         }
         for (nth, checked) in batch.iter().enumerate() {
             let Ok(event) = &checked.result else { continue };
-            let facts = txn.facts(event, registrar.rules().questions(event))?;
-            let submission = Submission {
+            let facts = hearing.txn.facts(event, hearing.registrar.rules().questions(event))?;
+            hearing.tell(Input::Submitted(Submission {
                 ticket: Ticket(nth as u64),
                 event: event.clone(),
                 source: Source::Client(checked.keys.to_vec()),
                 facts,
-            };
-            registrar.handle(now, Input::Submitted(submission));
-            drain(registrar, &mut txn, &mut settled)?;
+            }))?;
         }
-        settled.purging = txn.purge()?;
+        hearing.settled.purging = hearing.txn.purge()?;
+        for summary in hearing.txn.take_removed_pulls() {
+            hearing.tell(Input::Purged(summary))?;
+        }
         settled.next_expiry = txn.next_expiry()?;
+        crash::point("desk.commit");
         txn.commit()?;
+        crash::point("desk.committed");
         state.stale = false;
-        Ok(settled)
+        Ok(())
     }
 
-    /// After the commit: answer, ring the live bell.
-    fn act(&self, batch: Vec<Checked>, settled: Settled) {
+    /// After the commit: show, answer, ring the live bell, order.
+    fn act(&self, state: &mut State, batch: Vec<Checked>, settled: Settled) {
+        for repo in &settled.hosting {
+            self.host(&state.registrar, repo);
+        }
+        for (site, refs, exists) in settled.refs {
+            self.directory.publish(&site, refs, exists);
+        }
+        for site in &settled.unpinned {
+            self.directory.unpin(site);
+        }
         self.live.ring();
         for event in settled.passed {
             self.live.pass(event);
@@ -161,6 +312,84 @@ impl Desk {
                 (Err(rejected), _) => rejected.answer(),
             });
         }
+        // Whoever asked may have gone; then nobody hears the answer.
+        for (push, result) in settled.permits {
+            let _ = state.asked.remove(&push).map(|reply| reply.send(result));
+        }
+        for (push, result) in settled.done {
+            if let Some(arrived) = state.arrived.remove(&push) {
+                let _ = arrived.reply.send(result);
+                self.room.drop_packs(arrived.packs);
+            }
+        }
+        for (reply, view) in settled.views {
+            let _ = reply.send(view);
+        }
+        let removes =
+            settled.orders.iter().any(|order| matches!(order.work, grasp_core::registrar::order::Work::Retire { .. }));
+        for order in settled.orders {
+            if let Err(problem) = self.directory.pin(&order.site) {
+                warn!(site = %order.site, %problem, "cannot read the refs of a repository");
+            }
+            state.orders.insert(order.id, order.site.clone());
+            self.room.carry_out(order);
+        }
+        self.room.discard(settled.discards);
+        if removes {
+            self.room.sweep();
+        }
+    }
+}
+
+/// Waits for notes, until then at most.
+fn wait_for_notes(line: &Line, until: Instant) -> Vec<Note> {
+    // Events that came meanwhile stay in the line: the doors are shut, or nothing can be stored.
+    line.take_notes(until)
+}
+
+/// A transaction in which the registrar is told facts and heard out.
+struct Hearing<'h, 's> {
+    desk: &'h Desk,
+    registrar: &'h mut Registrar,
+    txn: &'h mut Batch<'s>,
+    now: Now,
+    settled: &'h mut Settled,
+}
+
+impl Hearing<'_, '_> {
+    fn tell(&mut self, input: Input) -> Result<(), StoreError> {
+        self.registrar.handle(self.now, input);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Result<(), StoreError> {
+        while let Some(output) = self.registrar.poll() {
+            let settled = &mut *self.settled;
+            match output {
+                Output::Write(write) => self.txn.write(&write)?,
+                Output::Reply(Ticket(nth), verdict) => {
+                    if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
+                        *slot = Some(verdict);
+                    }
+                }
+                Output::Pass(event) => settled.passed.push(event),
+                Output::Ask(question) => {
+                    let known = settled.refs.iter().rev().find(|(site, _, _)| *site == question.site);
+                    let known = known.map(|(_, refs, exists)| (refs, *exists));
+                    let rules = self.registrar.rules();
+                    let told = facts::told(rules, self.txn, &self.desk.directory, &question, known)?;
+                    self.registrar.handle(self.now, Input::Told(told));
+                }
+                Output::Permit(push, result) => settled.permits.push((push, result)),
+                Output::PushDone(push, result) => settled.done.push((push, result)),
+                Output::Order(order) => settled.orders.push(order),
+                Output::Discard(parcel) => settled.discards.push(parcel),
+                Output::Hosting(repo) => drop(settled.hosting.insert(repo)),
+                // The rooms that hear these (sync, hunt) do not exist yet.
+                Output::Interest(_) | Output::Quarry(_) => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -178,9 +407,10 @@ impl ReadyDesk {
             let until = self.wake_at();
             let busy =
                 last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
-            let Some(batch) = self.desk.line.take(until, busy.then_some(GATHER)) else { break };
-            let events = batch.len();
-            self.desk.turn(&mut self.state, batch);
+            let expecting = !self.state.orders.is_empty();
+            let Some(taken) = self.desk.line.take(until, busy.then_some(GATHER), expecting) else { break };
+            let events = taken.batch.len();
+            self.desk.turn(&mut self.state, taken);
             last_commit = Some((Instant::now(), events));
             if events > 0 {
                 debug!(events, "a batch is done");
@@ -207,23 +437,37 @@ struct Settled {
     passed: Vec<Arc<Signed>>,
     next_expiry: Option<Timestamp>,
     purging: bool,
+    /// Notes that were not heard because something failed before.
+    unheard: Vec<Note>,
+    permits: Vec<(PushId, Result<Permit, PushRefusal>)>,
+    done: Vec<(PushId, Result<(), PushRefusal>)>,
+    orders: Vec<Order>,
+    discards: Vec<Parcel>,
+    hosting: BTreeSet<RepoId>,
+    /// Refs that have changed on disk and may be seen after the commit.
+    refs: Vec<(Site, Refs, bool)>,
+    unpinned: Vec<Site>,
+    views: Vec<(oneshot::Sender<SiteView>, SiteView)>,
 }
 
-fn drain(registrar: &mut Registrar, txn: &mut Batch<'_>, settled: &mut Settled) -> Result<(), StoreError> {
-    while let Some(output) = registrar.poll() {
-        match output {
-            Output::Write(write) => txn.write(&write)?,
-            Output::Reply(Ticket(nth), verdict) => {
-                if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
-                    *slot = Some(verdict);
-                }
-            }
-            Output::Pass(event) => settled.passed.push(event),
-            // The rooms that hear these (git, sync, hunt) do not exist yet: what is held waits and expires.
-            Output::Look(_) | Output::Interest(_) | Output::Quarry(_) => {}
+impl Settled {
+    fn new(events: usize) -> Self {
+        Self {
+            verdicts: vec![None; events],
+            passed: Vec::new(),
+            next_expiry: None,
+            purging: false,
+            unheard: Vec::new(),
+            permits: Vec::new(),
+            done: Vec::new(),
+            orders: Vec::new(),
+            discards: Vec::new(),
+            hosting: BTreeSet::new(),
+            refs: Vec::new(),
+            unpinned: Vec::new(),
+            views: Vec::new(),
         }
     }
-    Ok(())
 }
 
 /// Answers a batch of which nothing was stored. What was no event stays none.

@@ -1,0 +1,147 @@
+//! Git's smart HTTP protocol and the pages of repositories.
+
+mod body;
+mod fetch;
+mod receive;
+pub(crate) mod site;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use grasp_core::limits;
+use grasp_core::repo::Site;
+use grasp_git::child::Git;
+use grasp_git::layout::Layout;
+use grasp_git::serve::Capabilities;
+use hyper::body::Incoming as HttpBody;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tracing::warn;
+
+use self::site::Show;
+use super::networks::Network;
+use super::reply::Answer;
+use super::routes::{method_not_allowed, not_found, status};
+use crate::config::GitSettings;
+use crate::hands::directory::{Directory, Snapshot};
+use crate::hands::notes::DeskDoor;
+use crate::hands::packs::Packs;
+use crate::hands::turns::{Busy, Turn, Turns};
+
+/// What answers git clients.
+pub(crate) struct GitHouse {
+    pub(crate) settings: GitSettings,
+    pub(crate) git: Git,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) desk: DeskDoor,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) packs: Arc<Packs>,
+    /// Repositories with more bytes than this are served without keeping the answer.
+    pub(crate) largest_kept: u64,
+    /// Threads of one serving process.
+    pub(crate) threads: u32,
+    /// Pushes that are being received.
+    pub(crate) receiving: Arc<Turns>,
+    /// Processes that check pushes.
+    pub(crate) checking: Arc<Turns>,
+    /// Processes that serve.
+    pub(crate) serving: Arc<Turns>,
+    /// Command lists that take megabytes.
+    pub(crate) large_pushes: Arc<Semaphore>,
+    /// Memory for fetch requests, in units.
+    pub(crate) fetch_bytes: Arc<Semaphore>,
+    /// Differs from start to start.
+    pub(crate) boot: u64,
+    /// The address of the service, for people.
+    pub(crate) url: String,
+    /// The name of the service and its relay, for pages.
+    pub(crate) relay: String,
+}
+
+/// Units of the budget for fetch requests.
+pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / fetch::UNIT;
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    /// The network it comes from; `None` for loopback.
+    pub(crate) network: Option<Network>,
+}
+
+impl Client {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        Self { network: Network::of(address) }
+    }
+
+    /// The network's name in the registrar's books.
+    fn network_name(self) -> Option<String> {
+        self.network.map(|network| network.to_string())
+    }
+}
+
+impl GitHouse {
+    /// The refs of a site; `None` if they cannot be read.
+    async fn snapshot(self: &Arc<Self>, site: &Site) -> Option<Arc<Snapshot>> {
+        if let Some(snapshot) = self.directory.cached(site) {
+            return Some(snapshot);
+        }
+        let (git, site) = (self.clone(), site.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            git.directory
+                .snapshot(&site)
+                .inspect_err(|problem| warn!(%site, %problem, "cannot read the refs of a repository"))
+        });
+        read.await.ok()?.ok()
+    }
+}
+
+/// Answers a request for something below a site.
+pub(crate) async fn route(
+    git: Arc<GitHouse>,
+    client: Client,
+    site: Site,
+    below: String,
+    request: Request<HttpBody>,
+) -> Answer {
+    let Some(open) = git.directory.open(&site) else { return not_found() };
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_announced = matches!(site, Site::Announced(_));
+    match below.as_str() {
+        "info/refs" if reads => fetch::refs(&git, &site, &open, request.uri().query(), request.headers()).await,
+        "git-upload-pack" if request.method() == Method::POST => fetch::upload(git, site, client, request).await,
+        "git-receive-pack" if request.method() == Method::POST => receive::push(git, site, client, request).await,
+        "purgatory" if reads => site::show(&git, site, &open, Show::Purgatory, request.headers()).await,
+        "" if reads && is_announced => site::show(&git, site, &open, Show::Page, request.headers()).await,
+        "git-upload-pack" | "git-receive-pack" => method_not_allowed("POST, OPTIONS"),
+        "info/refs" | "purgatory" => method_not_allowed("GET, HEAD, OPTIONS"),
+        "" if is_announced => method_not_allowed("GET, HEAD, OPTIONS"),
+        _ => not_found(),
+    }
+}
+
+/// Waits for a turn, less long than a connection may be silent.
+async fn turn(turns: &Arc<Turns>, client: Client) -> Result<Turn, Busy> {
+    let patience = Duration::from_secs(limits::STALL_SECS.saturating_sub(10));
+    tokio::time::timeout(patience, turns.take(client.network)).await.unwrap_or(Err(Busy::Everybody))
+}
+
+/// Bytes of a kind.
+fn typed(kind: &'static str, bytes: Bytes) -> Answer {
+    let mut answer = Response::new(bytes.into());
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// Too many wait already.
+fn busy(why: Busy) -> Answer {
+    let mut answer = match why {
+        Busy::Everybody => status(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait already\n"),
+        Busy::Network => status(StatusCode::TOO_MANY_REQUESTS, "too many requests from your network wait already\n"),
+    };
+    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+    answer
+}

@@ -1,0 +1,122 @@
+//! The page of a repository, and what waits for it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use grasp_core::nostr::kinds;
+use grasp_core::repo::Site;
+use grasp_core::repo::catalog::Place;
+use grasp_git::refs::Target;
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+
+use super::{GitHouse, fetch};
+use crate::door::pages::purgatory::{Standing, WaitingView, purgatory_json};
+use crate::door::pages::repository::{RefView, RepositoryPage, repository};
+use crate::door::reply::Answer;
+use crate::door::routes::{html, status, with_type};
+use crate::hands::directory::{Open, Snapshot};
+use crate::hands::notes::{SiteView, WaitingEvent};
+
+/// What is shown of a site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Show {
+    /// The page.
+    Page,
+    /// What waits, for programs.
+    Purgatory,
+}
+
+/// Shows a site.
+pub(super) async fn show(git: &Arc<GitHouse>, site: Site, open: &Open, show: Show, headers: &HeaderMap) -> Answer {
+    let view = git.desk.view(site.clone()).await;
+    let standing = match open.place {
+        Place::Served => Standing::Served,
+        Place::Held => Standing::Waiting,
+    };
+    match show {
+        Show::Purgatory => {
+            let json = purgatory_json(&site.path(), standing, &waiting(&view));
+            fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+        }
+        Show::Page => {
+            let Some(snapshot) = git.snapshot(&site).await else { return fetch::failed() };
+            fresh(headers, page(git, &site, standing, &view, &snapshot), |page| html(StatusCode::OK, page))
+        }
+    }
+}
+
+/// Answers with a text, or says that the client has it.
+pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(String) -> Answer) -> Answer {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let etag = format!("\"{:016x}\"", hasher.finish());
+    let mut answer = if fetch::is_known(headers, &etag) { status(StatusCode::NOT_MODIFIED, "") } else { render(text) };
+    if let Ok(value) = HeaderValue::from_str(&etag) {
+        answer.headers_mut().insert(header::ETAG, value);
+    }
+    // Whoever has it asks whether it is still true.
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer
+}
+
+fn page(git: &GitHouse, site: &Site, standing: Standing, view: &SiteView, snapshot: &Snapshot) -> String {
+    let event = view.announcement.as_ref().map(|(event, _)| event);
+    let tag = |name: &str| event.and_then(|event| event.tag(name)).unwrap_or_default().to_owned();
+    let values = |name: &str| event.into_iter().flat_map(|event| event.all_values(name)).map(str::to_owned).collect();
+    let refs = |space: &str| -> Vec<RefView> {
+        let named = snapshot.refs.iter().filter(|(name, _)| name.starts_with(space));
+        let shown = |(name, target): (&str, &Target)| RefView {
+            name: name.to_owned(),
+            oid: target.oid.clone(),
+            peeled: target.peeled.clone(),
+        };
+        named.map(shown).collect()
+    };
+    let repo = site.repo();
+    repository(&RepositoryPage {
+        identifier: repo.identifier.as_str().to_owned(),
+        name: tag("name"),
+        description: tag("description"),
+        owner: repo.owner.npub(),
+        git_url: format!("{}/{site}", git.url),
+        relay_url: git.relay.clone(),
+        standing,
+        maintainers: view.maintainers.clone(),
+        head: snapshot.refs.head().to_owned(),
+        branches: refs("refs/heads/"),
+        tags: refs("refs/tags/"),
+        pull_requests: refs("refs/nostr/").len(),
+        waiting: waiting(view),
+        web: values("web"),
+        relays: values("relays"),
+        clone: values("clone"),
+    })
+}
+
+fn waiting(view: &SiteView) -> Vec<WaitingView> {
+    let events = view.waiting.iter().map(|WaitingEvent { event, expires_at, needs }| WaitingView {
+        event: event.id.to_string(),
+        kind: event.kind,
+        author: event.pubkey.npub(),
+        created_at: event.created_at.0,
+        expires_at: *expires_at,
+        needs: needs.clone(),
+        why: match event.kind {
+            kinds::ANNOUNCEMENT => "waits for a state event (kind 30618) and a push of what it declares",
+            kinds::STATE => "waits for a push that makes branches and tags exactly what it declares",
+            _ => "waits for its commit to be pushed to refs/nostr/<event id>",
+        }
+        .to_owned(),
+    });
+    let uploads = view.uploads.iter().map(|(event, tip, expires_at)| WaitingView {
+        event: event.to_string(),
+        kind: kinds::PULL_REQUEST,
+        author: String::new(),
+        created_at: 0,
+        expires_at: *expires_at,
+        needs: Vec::new(),
+        why: format!("commit {tip} was pushed and waits for this event to be published"),
+    });
+    events.chain(uploads).collect()
+}

@@ -1,0 +1,68 @@
+//! Bodies of answers: whole ones, and streams.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
+
+/// An answer to a request.
+pub(crate) type Answer = Response<Reply>;
+
+/// Parts of a stream that may wait for a slow reader. With parts of a quarter of a megabyte a stream takes a megabyte.
+const PARTS: usize = 4;
+
+/// The body of an answer.
+pub(crate) enum Reply {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// As it comes. It ends when the sender is gone; an error breaks it off, so that nobody takes it for complete.
+    Stream(mpsc::Receiver<io::Result<Bytes>>),
+}
+
+/// Where a stream is fed.
+pub(crate) type Feed = mpsc::Sender<io::Result<Bytes>>;
+
+impl Reply {
+    /// A stream and where it is fed.
+    pub(crate) fn stream() -> (Feed, Self) {
+        let (feed, parts) = mpsc::channel(PARTS);
+        (feed, Self::Stream(parts))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Reply {
+    fn from(bytes: T) -> Self {
+        Self::Whole(Full::new(bytes.into()))
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
+            Self::Stream(parts) => parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}

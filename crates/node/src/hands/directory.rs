@@ -1,0 +1,245 @@
+//! Which repositories are open, and what their refs are: the view that the doors have.
+//!
+//! The registrar's desk is the only writer; it changes an entry after the commit that makes the change true. Doors read.
+//! Refs are read from disk when they are first asked for and let go when they take too much memory; those of a site that
+//! is being worked on are kept, so that nobody sees refs before the event that goes with them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use bytes::Bytes;
+use grasp_core::repo::catalog::Place;
+use grasp_core::repo::{RepoId, Site};
+use grasp_git::layout::Layout;
+use grasp_git::refs::Refs;
+
+/// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or most others together.
+const MAX_BYTES: usize = 128 * 1024 * 1024;
+
+/// What a ref takes in memory beside its name, roughly; the rendered advertisement counts once more.
+const BYTES_PER_REF: usize = 300;
+
+/// The refs of a site at one time, and what is made of them.
+pub(crate) struct Snapshot {
+    pub(crate) refs: Refs,
+    /// Whether the site has a folder: without one it has no object that could be fetched.
+    pub(crate) exists: bool,
+    /// Differs whenever objects or refs do.
+    pub(crate) generation: u64,
+    /// Advertisements, rendered at first need: upload-pack v0, v1, v2.
+    pub(crate) upload: [OnceLock<Advertisement>; 3],
+    bytes: usize,
+}
+
+/// A rendered advertisement and its name.
+#[derive(Clone)]
+pub(crate) struct Advertisement {
+    pub(crate) body: Bytes,
+    pub(crate) etag: String,
+}
+
+/// What the doors know of one site.
+struct Entry {
+    place: Place,
+    lenders: Vec<Site>,
+    snapshot: Option<Arc<Snapshot>>,
+    /// Whether the site is being worked on.
+    pinned: bool,
+    /// When it was last asked for, on a clock of its own.
+    asked: AtomicU64,
+}
+
+/// A site that is open, as far as a door cares.
+pub(crate) struct Open {
+    pub(crate) place: Place,
+    pub(crate) lenders: Vec<Site>,
+}
+
+/// The directory. The lock guards the map for an instant; files are read outside of it.
+pub(crate) struct Directory {
+    layout: Arc<Layout>,
+    submissions: bool,
+    entries: RwLock<HashMap<Site, Entry>>,
+    /// Held while a miss is filled from disk, so that a thousand askers read a file once.
+    filling: Mutex<()>,
+    bytes: AtomicUsize,
+    clock: AtomicU64,
+    generations: AtomicU64,
+}
+
+impl Directory {
+    pub(crate) fn new(layout: Arc<Layout>, submissions: bool) -> Self {
+        Self {
+            layout,
+            submissions,
+            entries: RwLock::default(),
+            filling: Mutex::default(),
+            bytes: AtomicUsize::new(0),
+            clock: AtomicU64::new(0),
+            generations: AtomicU64::new(1),
+        }
+    }
+
+    /// Whether anybody may use a site.
+    pub(crate) fn open(&self, site: &Site) -> Option<Open> {
+        match site {
+            Site::Announced(_) => self.read(|entries| {
+                entries.get(site).map(|entry| Open { place: entry.place, lenders: entry.lenders.clone() })
+            }),
+            Site::Submitted(_) => self.submissions.then(|| Open { place: Place::Served, lenders: Vec::new() }),
+        }
+    }
+
+    /// How many repositories are open.
+    pub(crate) fn repositories(&self) -> usize {
+        self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).count())
+    }
+
+    /// The refs of a site, if they are in memory.
+    pub(crate) fn cached(&self, site: &Site) -> Option<Arc<Snapshot>> {
+        self.read(|entries| {
+            let entry = entries.get(site)?;
+            entry.asked.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            entry.snapshot.clone()
+        })
+    }
+
+    /// The refs of a site, from disk if they are not in memory. Blocks.
+    pub(crate) fn snapshot(&self, site: &Site) -> io::Result<Arc<Snapshot>> {
+        if let Some(snapshot) = self.cached(site) {
+            return Ok(snapshot);
+        }
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(snapshot) = self.cached(site) {
+            return Ok(snapshot);
+        }
+        let folder = self.layout.site(site);
+        let snapshot = Arc::new(self.make(Refs::read(&folder)?, folder.join("HEAD").exists()));
+        self.keep(site, &snapshot);
+        Ok(snapshot)
+    }
+
+    /// Keeps a snapshot that was read. What strangers merely ask for is not noted: only sites that are open, or have
+    /// something, are.
+    fn keep(&self, site: &Site, snapshot: &Arc<Snapshot>) {
+        self.write(|entries| {
+            let known = entries.get_mut(site);
+            let entry = match (known, site) {
+                (Some(entry), _) => entry,
+                (None, Site::Submitted(_)) if snapshot.exists => entries.entry(site.clone()).or_insert_with(Entry::new),
+                (None, _) => return,
+            };
+            // Whoever was faster knows better.
+            if entry.snapshot.is_none() {
+                self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
+                entry.snapshot = Some(snapshot.clone());
+            }
+            self.shrink(entries);
+        });
+    }
+
+    /// Lets go of the refs that nobody has asked for the longest, if there are too many in memory.
+    fn shrink(&self, entries: &mut HashMap<Site, Entry>) {
+        if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES {
+            return;
+        }
+        let idle = entries.iter().filter(|(_, entry)| entry.snapshot.is_some() && !entry.pinned);
+        let mut idle: Vec<(u64, Site)> =
+            idle.map(|(site, entry)| (entry.asked.load(Ordering::Relaxed), site.clone())).collect();
+        idle.sort_unstable();
+        for (_, site) in idle {
+            if self.bytes.load(Ordering::Relaxed) <= MAX_BYTES / 2 {
+                break;
+            }
+            if let Some(snapshot) = entries.get_mut(&site).and_then(|entry| entry.snapshot.take()) {
+                self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The site is going to be worked on: what is seen of it stays as it is until [`publish`](Self::publish) or
+    /// [`unpin`](Self::unpin).
+    pub(crate) fn pin(&self, site: &Site) -> io::Result<()> {
+        self.snapshot(site)?;
+        self.write(|entries| {
+            let entry = match site {
+                Site::Announced(_) => entries.get_mut(site),
+                Site::Submitted(_) => Some(entries.entry(site.clone()).or_insert_with(Entry::new)),
+            };
+            if let Some(entry) = entry {
+                entry.pinned = true;
+            }
+        });
+        Ok(())
+    }
+
+    /// The work is over.
+    pub(crate) fn unpin(&self, site: &Site) {
+        self.write(|entries| {
+            if let Some(entry) = entries.get_mut(site) {
+                entry.pinned = false;
+            }
+        });
+    }
+
+    /// The refs of a site have changed, and everything that goes with them is visible.
+    pub(crate) fn publish(&self, site: &Site, refs: Refs, exists: bool) {
+        let snapshot = Arc::new(self.make(refs, exists));
+        self.write(|entries| {
+            let entry = match site {
+                Site::Announced(_) => entries.get_mut(site),
+                Site::Submitted(_) => Some(entries.entry(site.clone()).or_insert_with(Entry::new)),
+            };
+            let Some(entry) = entry else { return };
+            self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
+            if let Some(old) = entry.snapshot.replace(snapshot) {
+                self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
+            }
+            if !exists && matches!(site, Site::Submitted(_)) {
+                self.remove(entries, site);
+            }
+            self.shrink(entries);
+        });
+    }
+
+    /// What is hosted under one name: `before` and not `now` is closed.
+    pub(crate) fn host(&self, repo: &RepoId, hosted: Option<(Place, Vec<Site>)>) {
+        let site = Site::Announced(repo.clone());
+        self.write(|entries| match hosted {
+            Some((place, lenders)) => {
+                let entry = entries.entry(site).or_insert_with(Entry::new);
+                entry.place = place;
+                entry.lenders = lenders;
+            }
+            None => self.remove(entries, &site),
+        });
+    }
+
+    fn remove(&self, entries: &mut HashMap<Site, Entry>, site: &Site) {
+        if let Some(snapshot) = entries.remove(site).and_then(|entry| entry.snapshot) {
+            self.bytes.fetch_sub(snapshot.bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn make(&self, refs: Refs, exists: bool) -> Snapshot {
+        let bytes = refs.iter().map(|(name, _)| 2 * name.len() + BYTES_PER_REF).sum::<usize>() + BYTES_PER_REF;
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        Snapshot { refs, exists, generation, upload: Default::default(), bytes }
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&HashMap<Site, Entry>) -> R) -> R {
+        read(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<R>(&self, write: impl FnOnce(&mut HashMap<Site, Entry>) -> R) -> R {
+        write(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Entry {
+    fn new() -> Self {
+        Self { place: Place::Held, lenders: Vec::new(), snapshot: None, pinned: false, asked: AtomicU64::new(0) }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the registrar asks inside a transaction, answered from the store and from the refs.
+
+use std::collections::BTreeMap;
+
+use grasp_core::nostr::event::EventId;
+use grasp_core::registrar::Registrar;
+use grasp_core::registrar::io::{Found, Question, Told};
+use grasp_core::registrar::policy::Rules;
+use grasp_core::registrar::purgatory::{Waiting, What};
+use grasp_core::repo::{Site, State};
+use grasp_core::time::Now;
+use grasp_git::refs::Refs;
+use grasp_store::{Batch, StoreError};
+use tracing::warn;
+
+use super::directory::Directory;
+use super::notes::{SiteView, WaitingEvent};
+
+/// Bytes of states that are read for one decision: a few very large ones.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// Answers a question. `known` are refs that are newer than the directory's.
+pub(crate) fn told(
+    rules: &Rules,
+    txn: &Batch<'_>,
+    directory: &Directory,
+    question: &Question,
+    known: Option<(&Refs, bool)>,
+) -> Result<Told, StoreError> {
+    let mut told = Told::default();
+    match known {
+        Some((refs, exists)) => show(&mut told, refs, exists),
+        None => match directory.snapshot(&question.site) {
+            Ok(snapshot) => show(&mut told, &snapshot.refs, snapshot.exists),
+            Err(problem) => warn!(site = %question.site, %problem, "cannot read the refs of a repository"),
+        },
+    }
+    let pulls = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/")).filter_map(EventId::from_hex);
+    for id in pulls {
+        if !txn.is_known(id)? {
+            told.strays.push(id);
+        }
+    }
+    let mut bytes = 0;
+    for id in &question.events {
+        // The best come first; what does not fit is not looked at.
+        if bytes > MAX_BYTES {
+            break;
+        }
+        if let Some((event, place)) = txn.event(*id)? {
+            bytes += event.json().len();
+            let facts = txn.facts(&event, rules.questions(&event))?;
+            told.events.insert(*id, Found { event, place, facts });
+        }
+    }
+    Ok(told)
+}
+
+fn show(told: &mut Told, refs: &Refs, exists: bool) {
+    told.exists = exists;
+    told.refs = refs.iter().map(|(name, target)| (name.to_owned(), target.oid.clone())).collect::<BTreeMap<_, _>>();
+}
+
+/// What pages tell about a site.
+pub(crate) fn view(registrar: &Registrar, txn: &Batch<'_>, now: Now, site: &Site) -> Result<SiteView, StoreError> {
+    let mut view = SiteView::default();
+    let expires_at = |waiting: &Waiting| now.wall.plus_secs(waiting.deadline.since(now.mono).as_secs()).0;
+    if let Site::Announced(repo) = site {
+        let family = registrar.catalog().family(&repo.identifier);
+        let best = family.and_then(|family| family.best(repo.owner));
+        view.announcement = best.map(|best| txn.event(best.stamp.id)).transpose()?.flatten();
+        let strict = registrar.rules().strict_maintainers;
+        let members = family.map(|family| family.maintainers(repo.owner, strict)).unwrap_or_default();
+        view.maintainers = members.iter().map(|key| key.npub()).collect();
+    }
+    for (id, waiting) in registrar.waiting_at(site) {
+        let Some((event, _)) = txn.event(id)? else { continue };
+        let needs = match &waiting.what {
+            What::Announcement(_) => Vec::new(),
+            What::State(_) => State::read(&event).map(|state| state.oids()).unwrap_or_default(),
+            What::PullRequest(tip, _) => vec![tip.clone()],
+        };
+        view.waiting.push(WaitingEvent { event, expires_at: expires_at(waiting), needs });
+    }
+    let uploads = registrar.uploads().filter(|upload| upload.site == *site);
+    view.uploads = uploads.map(|upload| (upload.event, upload.tip.clone(), upload.deadline.0)).collect();
+    Ok(view)
+}

@@ -1,0 +1,152 @@
+//! What doors and the git room tell the registrar's desk, beside events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use grasp_core::nostr::{EventId, Signed};
+use grasp_core::registrar::io::{Arrival, Delivery, Push, PushId};
+use grasp_core::registrar::order::{Order, Parcel};
+use grasp_core::registrar::push::{Command, Permit, PushRefusal};
+use grasp_core::repo::Site;
+use grasp_core::repo::catalog::Place;
+use grasp_git::keeper::Carried;
+use grasp_git::receive::Incoming;
+use tokio::sync::oneshot;
+
+use super::line::Line;
+
+/// Something for the desk.
+pub(crate) enum Note {
+    /// May this push happen?
+    Ask(Push, oneshot::Sender<Result<Permit, PushRefusal>>),
+    /// The packs of a push are here; they belong to the desk now.
+    Arrived(Box<Arrived>),
+    /// A push is over.
+    Ended(PushId),
+    /// The git room has done what it could about an order.
+    Ordered(Order, Carried),
+    /// What is known of a site?
+    View(Site, oneshot::Sender<SiteView>),
+}
+
+/// A push whose packs have been checked.
+pub(crate) struct Arrived {
+    pub(crate) arrival: Arrival,
+    pub(crate) packs: Vec<Incoming>,
+    pub(crate) reply: oneshot::Sender<Result<(), PushRefusal>>,
+}
+
+/// A push that has been checked, each part with its own objects and no others.
+pub(crate) struct CheckedPush {
+    /// The objects of signed refs.
+    pub(crate) pack: Option<Incoming>,
+    /// The objects of pull requests whose events are not here.
+    pub(crate) uploads: Vec<(EventId, String, Incoming)>,
+    /// The sites whose pools were read for it.
+    pub(crate) lenders: Vec<Site>,
+    /// How often objects had been taken away from pools when it began.
+    pub(crate) prunings: u64,
+}
+
+/// What pages tell about a site.
+#[derive(Default)]
+pub(crate) struct SiteView {
+    /// The announcement that decides, and whether it is served.
+    pub(crate) announcement: Option<(Arc<Signed>, Place)>,
+    /// Who may speak for it, as hex keys.
+    pub(crate) maintainers: Vec<String>,
+    /// What waits, with the seconds until it gives up and what it needs.
+    pub(crate) waiting: Vec<WaitingEvent>,
+    /// Uploads whose event is not here: event, commit, when they give up.
+    pub(crate) uploads: Vec<(EventId, String, u64)>,
+}
+
+/// A held event.
+pub(crate) struct WaitingEvent {
+    pub(crate) event: Arc<Signed>,
+    /// When it gives up, in unix seconds.
+    pub(crate) expires_at: u64,
+    /// The objects that it needs.
+    pub(crate) needs: Vec<String>,
+}
+
+/// Where doors reach the desk.
+#[derive(Clone)]
+pub(crate) struct DeskDoor {
+    line: Arc<Line>,
+    pushes: Arc<AtomicU64>,
+}
+
+/// A push that may happen. Dropping it tells the desk that it is over.
+pub(crate) struct Permitted {
+    pub(crate) push: Push,
+    pub(crate) permit: Permit,
+    _over: Over,
+}
+
+struct Over {
+    id: PushId,
+    line: Arc<Line>,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.line.post(Note::Ended(self.id));
+    }
+}
+
+fn going_down() -> PushRefusal {
+    PushRefusal::Failed("the server is going down".to_owned())
+}
+
+impl DeskDoor {
+    pub(crate) fn new(line: Arc<Line>) -> Self {
+        Self { line, pushes: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// May this push happen?
+    pub(crate) async fn ask(
+        &self,
+        site: Site,
+        commands: Vec<Command>,
+        network: Option<String>,
+    ) -> Result<Permitted, PushRefusal> {
+        let id = PushId(self.pushes.fetch_add(1, Ordering::Relaxed));
+        let push = Push { id, site, commands, network };
+        let over = Over { id, line: self.line.clone() };
+        let (reply, answer) = oneshot::channel();
+        self.line.post(Note::Ask(push.clone(), reply));
+        let permit = answer.await.unwrap_or_else(|_| Err(going_down()))?;
+        Ok(Permitted { push, permit, _over: over })
+    }
+
+    /// The packs of a push are here. Once this has been called the push goes on, whoever listens.
+    pub(crate) async fn arrived(&self, push: &Permitted, checked: CheckedPush) -> Result<(), PushRefusal> {
+        let CheckedPush { pack, uploads, lenders, prunings } = checked;
+        let parcel: Option<Parcel> = pack.as_ref().map(Incoming::parcel);
+        let delivery = |(event, tip, pack): &(EventId, String, Incoming)| Delivery {
+            event: *event,
+            tip: tip.clone(),
+            parcel: pack.parcel(),
+            bytes: pack.bytes().unwrap_or(0),
+        };
+        let arrival = Arrival {
+            push: push.push.clone(),
+            parcel,
+            uploads: uploads.iter().map(delivery).collect(),
+            lenders,
+            checked: Some(prunings),
+        };
+        let packs = pack.into_iter().chain(uploads.into_iter().map(|(_, _, pack)| pack)).collect();
+        let (reply, answer) = oneshot::channel();
+        self.line.post(Note::Arrived(Box::new(Arrived { arrival, packs, reply })));
+        answer.await.unwrap_or_else(|_| Err(going_down()))
+    }
+
+    /// What is known of a site.
+    pub(crate) async fn view(&self, site: Site) -> SiteView {
+        let (reply, answer) = oneshot::channel();
+        self.line.post(Note::View(site, reply));
+        answer.await.unwrap_or_default()
+    }
+}
