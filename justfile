@@ -21,6 +21,14 @@ check:
 test:
     cargo test --workspace
 
+# The public conformance suite against a server of this tree.
+audit:
+    .ci/audit debug
+
+# Compare with git http-backend behind nginx in one run; see docs/benchmarks.md.
+git-compare *args:
+    bench/git-compare {{args}}
+
 # Licences and advisories of dependencies (needs cargo-deny).
 deny:
     cargo deny check
@@ -29,6 +37,10 @@ deny:
 compare *args:
     cargo build --release -p graspd
     cargo run --release -p grasp-bench --features compare -- compare --graspd target/release/graspd {{args}}
+
+# Compare with git http-backend behind nginx and fcgiwrap in one run; see docs/benchmarks.md.
+git-compare *args:
+    bench/git-compare {{args}}
 
 # The settings, generated from the code.
 settings:
