@@ -1,6 +1,10 @@
 //! A real server in a folder of its own, and a plain websocket client for it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
 
+pub mod git;
+pub mod stage;
+pub mod wire;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -68,8 +72,8 @@ impl Server {
             if let Some(url) = line.trim().strip_prefix("relay") {
                 base = url
                     .trim()
-                    .strip_prefix("ws://")
-                    .and_then(|rest| rest.split_once('/'))
+                    .split_once("://")
+                    .and_then(|(_, rest)| rest.split_once('/'))
                     .map_or(String::new(), |(_, path)| format!("/{path}"));
             }
             welcome.push(line);
