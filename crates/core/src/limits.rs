@@ -99,8 +99,15 @@ pub const MAX_URLS: usize = 16;
 /// Bytes of a URL that is kept: a git URL is an npub and an identifier.
 pub const MAX_URL_BYTES: usize = 512;
 
-/// Repositories in which a held event's data is looked for when it comes; the others follow the first.
-pub const MAX_LOOKS: usize = 16;
+/// Repositories in which a held event's data is looked for when it comes: its author's own and those that are served come
+/// first, and the others follow the first that has it. Each look costs a few reads.
+pub const MAX_LOOKS: usize = 256;
+
+/// Targets of a held pull request at which its commit is looked for. They stand in memory while it waits.
+pub const MAX_TARGETS: usize = 16;
+
+/// Repositories from which the objects of one state may be copied: one of them has them, or none.
+pub const MAX_SOURCES: usize = 16;
 
 /// Bytes of a repository identifier. Index keys are hashes, folder names will be; this bounds messages and pages.
 pub const MAX_IDENTIFIER_BYTES: usize = 1_024;
@@ -170,6 +177,9 @@ pub const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Orders of the git room that are under way at once: each waits for the disk most of the time.
 pub const MAX_ORDERS: usize = 4;
 
+/// Orders that only pushes may have: other work may take minutes, and somebody waits for a push.
+pub const ORDERS_FOR_PUSHES: usize = 2;
+
 /// Pushes to repositories of one name that wait, complete, for their turn. A turn takes milliseconds.
 pub const MAX_ARRIVALS: usize = 64;
 
@@ -230,3 +240,9 @@ pub const MAX_FETCH_BYTES_TOTAL: usize = 128 * 1024 * 1024;
 
 /// Seconds between signs of life while a push is being worked on: proxies give up after a minute of silence.
 pub const KEEPALIVE_SECS: u64 = 5;
+
+/// Repository pages that wait to be made; each takes the writer a millisecond or two.
+pub const MAX_VIEWS_WAITING: usize = 256;
+
+/// The same for one network.
+pub const MAX_VIEWS_WAITING_PER_NETWORK: usize = 16;

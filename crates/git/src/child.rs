@@ -13,10 +13,15 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, set_parent_process_death_signal, setrlimit};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, kill_process_group, nice, set_parent_process_death_signal, setrlimit,
+};
 
 /// How much of what a child says on standard error is kept: enough for the reason.
 const MAX_COMPLAINT: usize = 4 * 1024;
+
+/// How far a gentle child steps back: as far as there is. It gets what nobody else wants of the processor.
+const GENTLE: i32 = 19;
 
 /// What a child may use.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +40,8 @@ pub struct Git {
     bounds: Bounds,
     /// The largest file that a child may write; `None` for no bound.
     file_bytes: Option<u64>,
+    /// By how much children step back behind everybody else.
+    niceness: i32,
 }
 
 /// What a child reads.
@@ -76,13 +83,19 @@ impl Git {
     /// The git in the search path, or the given one.
     #[must_use]
     pub fn new(program: &Path, bounds: Bounds) -> Self {
-        Self { program: program.to_owned(), bounds, file_bytes: None }
+        Self { program: program.to_owned(), bounds, file_bytes: None, niceness: 0 }
     }
 
     /// The same git, whose children may write no file larger than this: one that does is ended by the kernel.
     #[must_use]
     pub fn with_file_bytes(&self, file_bytes: u64) -> Self {
         Self { file_bytes: Some(file_bytes), ..self.clone() }
+    }
+
+    /// The same git, whose children leave the processor to everybody else.
+    #[must_use]
+    pub fn gentle(&self) -> Self {
+        Self { niceness: GENTLE, ..self.clone() }
     }
 
     /// A command on a repository folder: `git <arguments to be added>`.
@@ -109,6 +122,9 @@ impl Git {
             "gc.auto=0",
             "maintenance.auto=false",
             "protocol.allow=never",
+            // Packs are mapped in pieces, so that one larger than the address space can be read.
+            "core.packedGitWindowSize=16m",
+            "core.packedGitLimit=256m",
         ] {
             command.args(["-c", setting]);
         }
@@ -141,7 +157,7 @@ impl Git {
         mut show: impl FnMut(&[u8]) -> Result<(), ChildProblem>,
     ) -> Result<(), ChildProblem> {
         command.stdin(input.stdio()?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = start(command, self.bounds.address_bytes, self.file_bytes)?;
+        let mut child = start(command, self)?;
         let pipes = (child.stdout.take(), child.stderr.take());
         let running = Running(Some(child));
         let complaint = listen(pipes, patience, &mut show)?;
@@ -238,7 +254,8 @@ fn wait(out: Option<&impl AsFd>, err: Option<&impl AsFd>, left: Duration) -> io:
     Ok((out, err.is_some() && ready.next().unwrap_or(false)))
 }
 
-fn start(command: &mut Command, address_bytes: u64, file_bytes: Option<u64>) -> io::Result<Child> {
+fn start(command: &mut Command, git: &Git) -> io::Result<Child> {
+    let Git { bounds: Bounds { address_bytes, .. }, file_bytes, niceness, .. } = *git;
     let bind = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         setrlimit(Resource::As, Rlimit { current: Some(address_bytes), maximum: Some(address_bytes) })?;
@@ -248,6 +265,9 @@ fn start(command: &mut Command, address_bytes: u64, file_bytes: Option<u64>) -> 
         }
         // A child that is ended leaves no image of itself on the disk.
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+        if niceness > 0 {
+            nice(niceness)?;
+        }
         Ok(())
     };
     // SAFETY: between fork and exec the closure does a few system calls, allocates nothing and takes no lock.

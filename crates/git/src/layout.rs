@@ -7,6 +7,7 @@
 //! | `incoming/<n>` | packs that are being received; emptied at every start |
 //! | `staged/<n>` | uploads that nobody has signed yet; each has a row in the store |
 //! | `trash/<n>` | what is being removed; emptied at every start |
+//! | `children.lock` | locked by the server, and so by every git process that it starts |
 //! | `empty.git` | a repository without anything, for learning what git can do |
 //!
 //! A pool is a flat object directory: it has packs and no alternates. A repository's `objects` has no packs and names the
@@ -17,10 +18,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use grasp_core::nostr::hex;
+use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::registrar::order::Parcel;
-use grasp_core::repo::{Identifier, Site};
+use grasp_core::repo::{Identifier, RepoId, Site};
 use sha2::{Digest, Sha256};
+
+use crate::crash;
+use crate::turns::Turns;
 
 /// File names are at most this long before they become a hash; file systems take 255 bytes and we append a little.
 const MAX_NAME: usize = 200;
@@ -32,6 +36,8 @@ pub struct Layout {
     next: AtomicU64,
     /// How often objects were taken away from pools.
     prunings: AtomicU64,
+    /// Who changes the pools of a name.
+    pub(crate) turns: Turns,
 }
 
 impl Layout {
@@ -39,7 +45,7 @@ impl Layout {
     pub fn open(root: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         let root = root.canonicalize()?;
-        let layout = Self { root, next: AtomicU64::new(1), prunings: AtomicU64::new(0) };
+        let layout = Self { root, next: AtomicU64::new(1), prunings: AtomicU64::new(0), turns: Turns::default() };
         for name in ["incoming", "trash"] {
             layout.empty(name)?;
         }
@@ -109,9 +115,16 @@ impl Layout {
         self.prunings.load(Ordering::Acquire)
     }
 
-    /// Notes, before it is done, that objects are taken away.
+    /// Notes that objects have been taken away. It is noted before anybody else has a turn at the repositories of that
+    /// name, so that whoever looked for an object before it was gone has an older number.
     pub fn note_pruning(&self) {
         self.prunings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Free bytes of the disk.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.root)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     /// A number that no incoming pack and no trash has in this process.
@@ -119,10 +132,48 @@ impl Layout {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The announced sites of a name that have a folder.
+    pub(crate) fn namesakes(&self, identifier: &Identifier) -> io::Result<Vec<Site>> {
+        let name = format!("{}.git", file_name(identifier));
+        let mut sites = Vec::new();
+        for owner in fs::read_dir(self.root.join("repos"))? {
+            let owner = owner?;
+            let key = owner.file_name().to_str().and_then(PublicKey::from_npub);
+            if let Some(key) = key.filter(|_| owner.path().join(&name).join("HEAD").exists()) {
+                sites.push(Site::Announced(RepoId { owner: key, identifier: identifier.clone() }));
+            }
+        }
+        Ok(sites)
+    }
+
+    /// The sites of submissions that have a folder, but for those whose name became a hash.
+    pub fn submitted(&self) -> io::Result<Vec<Site>> {
+        let mut sites = Vec::new();
+        for owner in fs::read_dir(self.root.join("prs"))? {
+            let owner = owner?;
+            let repositories = match fs::read_dir(owner.path()) {
+                // It went with its last repository.
+                Err(problem) if problem.kind() == io::ErrorKind::NotFound => continue,
+                repositories => repositories?,
+            };
+            for repository in repositories {
+                let (owner, name) = (owner.file_name(), repository?.file_name());
+                let repo =
+                    owner.to_str().zip(name.to_str()).and_then(|(owner, name)| RepoId::from_segments(owner, name));
+                sites.extend(repo.map(Site::Submitted).filter(|site| self.site(site).ends_with(&name)));
+            }
+        }
+        Ok(sites)
+    }
+
     /// Moves a folder out of sight; [`sweep`](Self::sweep) removes it. What is not there is no problem.
     pub fn discard(&self, folder: &Path) -> io::Result<()> {
         match fs::rename(folder, self.root.join("trash").join(self.number().to_string())) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+            Ok(()) => {
+                crash::point("trash.moved");
+                Ok(())
+            }
             result => result,
         }
     }

@@ -8,6 +8,7 @@
 //! - [`serve`]: what clients are told and sent.
 //! - [`objects`]: which objects are in which pools.
 //! - [`keeper`]: carries out what the registrar orders.
+//! - [`maintain`]: keeps pools in good order.
 //!
 //! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
 
@@ -15,8 +16,10 @@ pub mod child;
 pub mod crash;
 pub mod keeper;
 pub mod layout;
+pub mod maintain;
 pub mod objects;
 pub mod pktline;
 pub mod receive;
 pub mod refs;
 pub mod serve;
+mod turns;

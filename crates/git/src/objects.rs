@@ -3,6 +3,7 @@
 //! A pool has packs and nothing else, so an object is there if a pack index names it. Maintenance replaces packs while we
 //! look: an index that was opened stays readable, and its objects stay in the pool, in whatever pack.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -30,11 +31,11 @@ const NEAR: u32 = 48;
 /// Deltas of one object that are followed to find its type. Git itself makes at most 4,095.
 const MAX_CHAIN: usize = 10_000;
 
-/// The packs of some pools, as they were when this was opened.
+/// The packs of some pools, as they were when somebody first looked.
 #[derive(Debug)]
 pub struct Pools {
     folders: Vec<PathBuf>,
-    indexes: Vec<Index>,
+    indexes: OnceCell<Vec<Index>>,
 }
 
 /// What an object is.
@@ -60,13 +61,39 @@ struct Index {
 }
 
 impl Pools {
-    /// Opens the packs of pools, which are object directories. A pool that is not there has none.
+    /// The packs of pools, which are object directories. A pool that is not there has none. Nothing is opened before
+    /// somebody looks.
+    #[must_use]
+    pub fn of(pools: &[PathBuf]) -> Self {
+        Self { folders: pools.to_vec(), indexes: OnceCell::new() }
+    }
+
+    /// The same, opened at once.
     pub fn open(pools: &[PathBuf]) -> io::Result<Self> {
-        let mut indexes = Vec::new();
-        for pool in pools {
-            collect(&pool.join("pack"), &mut indexes)?;
+        let pools = Self::of(pools);
+        pools.indexes()?;
+        Ok(pools)
+    }
+
+    fn indexes(&self) -> io::Result<&[Index]> {
+        if let Some(indexes) = self.indexes.get() {
+            return Ok(indexes);
         }
-        Ok(Self { folders: pools.to_vec(), indexes })
+        let mut indexes = Vec::new();
+        for folder in &self.folders {
+            collect(&folder.join("pack"), &mut indexes)?;
+        }
+        Ok(self.indexes.get_or_init(|| indexes))
+    }
+
+    /// Opens some packs, given by their index files, and no others of their pools.
+    pub(crate) fn of_packs<'a>(packs: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<Self> {
+        let mut indexes = Vec::new();
+        for path in packs {
+            let held = indexes.len() < MAX_OPEN;
+            indexes.push(Index::open(path.clone(), held)?);
+        }
+        Ok(Self { folders: Vec::new(), indexes: OnceCell::from(indexes) })
     }
 
     /// Whether an object is there. What is no object id of forty digits is not.
@@ -93,7 +120,7 @@ impl Pools {
     }
 
     fn find(&self, oid: &[u8; OID]) -> io::Result<Option<(&Index, u32)>> {
-        for index in &self.indexes {
+        for index in self.indexes()? {
             if let Some(place) = index.find(oid)? {
                 return Ok(Some((index, place)));
             }
@@ -266,6 +293,11 @@ fn distance(bytes: &mut impl Iterator<Item = u8>) -> Option<u64> {
         back = (back + 1).checked_mul(128)? + u64::from(byte & 0x7f);
     }
     Some(back)
+}
+
+/// How many objects a pack index names.
+pub(crate) fn count(index: &Path) -> io::Result<u64> {
+    Ok(Index::open(index.to_owned(), false)?.objects())
 }
 
 fn number(bytes: &[u8]) -> u32 {

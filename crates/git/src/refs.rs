@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::pktline;
+use crate::{crash, pktline};
 
 /// One ref.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -206,6 +206,7 @@ pub(crate) fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
+    crash::point("replace.written");
     std::fs::rename(&beside, folder.join(name))?;
     File::open(folder)?.sync_all()
 }

@@ -1,7 +1,7 @@
 //! graspd: a nostr relay and a git host in one, for repositories that live on several such servers at once.
 //!
 //! - [`config`]: what the operator wants.
-//! - [`rooms`]: starts everything and ends it.
+//! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time.
 //! - [`door`]: what listens. [`hands`]: what acts.
 
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
@@ -10,6 +10,7 @@ mod clock;
 mod config;
 mod door;
 mod hands;
+mod lock;
 mod rooms;
 
 use std::process::ExitCode;

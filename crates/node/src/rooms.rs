@@ -1,13 +1,12 @@
 //! Starts every room, opens the door, and closes everything in order.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use grasp_core::limits;
 use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::registrar::policy::Rules;
@@ -40,10 +39,11 @@ use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
 use crate::hands::turns::Turns;
+use crate::lock::Locks;
 
 /// Runs the server until it is asked to stop.
 pub(crate) fn run(mut config: Config) -> Result<()> {
-    let _lock = lock(&config.relay_data_path)?;
+    let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
     let layout = Arc::new(layout);
@@ -164,8 +164,11 @@ impl Threads {
     ) -> Result<Self> {
         let line = Line::new();
         let Means { layout, directory, git } = means;
-        let keeper = Arc::new(Keeper::new(git, layout.clone(), config.git.process_patience));
-        let (room, hands) = GitRoom::new(&keeper, &layout, &line);
+        let keeper = Arc::new(
+            Keeper::new(git, layout.clone(), config.git.process_patience).copying_at_most(config.git.max_push_bytes),
+        );
+        let (room, hands, sweeper) = GitRoom::new(&keeper, &layout, &line);
+        spawn("sweeper", move || sweeper.run())?;
         for (nth, hand) in hands.into_iter().enumerate() {
             spawn(&format!("git-{nth}"), move || hand.run())?;
         }
@@ -247,12 +250,22 @@ fn git_house(
         largest_kept: settings.pack_cache_bytes / settings.serve_processes as u64,
         threads: u32::try_from(cores).unwrap_or(1),
         receiving: Turns::new(limits::MAX_PUSHES, limits::MAX_PUSHES_WAITING, limits::MAX_PUSHES_WAITING_PER_NETWORK),
-        checking: Turns::new(settings.check_processes, limits::MAX_PUSHES, limits::MAX_PUSHES),
+        checking: Turns::new(settings.check_processes, limits::MAX_PUSHES, limits::MAX_PUSHES / 4),
+        // A quarter: anybody can keep these busy.
+        checking_unsigned: Turns::new(settings.check_processes / 4, limits::MAX_PUSHES, limits::MAX_PUSHES / 4),
         serving: Turns::new(
             settings.serve_processes,
             limits::MAX_FETCHES_WAITING,
             limits::MAX_FETCHES_WAITING_PER_NETWORK,
         ),
+        serving_large: Turns::new(
+            settings.serve_processes / 2,
+            limits::MAX_FETCHES_WAITING,
+            limits::MAX_FETCHES_WAITING_PER_NETWORK,
+        ),
+        viewing: Turns::new(1, limits::MAX_VIEWS_WAITING, limits::MAX_VIEWS_WAITING_PER_NETWORK),
+        // As much again as the store keeps for itself, because they may share a disk.
+        reserve_bytes: 2 * config.store_reserve_bytes,
         large_pushes: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
         fetch_bytes: Arc::new(Semaphore::new(git::FETCH_UNITS)),
         boot: u64::from_le_bytes(boot),
@@ -284,25 +297,6 @@ fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
         max_event_bytes: config.max_event_bytes,
         purgatory_secs: config.purgatory_expiry.as_secs(),
     })
-}
-
-/// Takes the data folder for this process alone.
-fn lock(path: &Path) -> Result<File> {
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))?;
-    let name = path.join("lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&name)
-        .with_context(|| format!("cannot open {}", name.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            bail!("another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH", path.display())
-        }
-        Err(TryLockError::Error(problem)) => Err(problem).with_context(|| format!("cannot lock {}", name.display())),
-    }
 }
 
 /// Every connection takes a descriptor; what the system allows is taken.

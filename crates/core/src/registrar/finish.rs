@@ -1,15 +1,18 @@
 //! What follows when git has done its part: events become visible, others are told to follow, notes are cleared.
 
+use std::collections::BTreeSet;
+
 use super::Registrar;
 use super::io::{Arrival, Found, Output, Push, Todo, Told, Upload, Write};
 use super::lanes::Task;
 use super::order::{Aligned, Parcel};
 use super::push::{Permit, PushRefusal};
+use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
-use crate::repo::{RepoId, Site};
+use crate::repo::{RepoId, Site, State};
 use crate::time::Now;
 
 /// A push whose objects and refs are in place.
@@ -34,8 +37,10 @@ impl Registrar {
         self.end_push(push, result);
     }
 
-    /// Refs may have moved for something that did not come to pass: the site goes back to what is signed.
+    /// Refs may have moved for something that did not come to pass: the site goes back to what is signed. Objects may have
+    /// come all the same.
     pub(super) fn put_right(&mut self, site: &Site, permit: &Permit) {
+        self.look_again(site.identifier());
         self.todo(Todo { site: site.clone(), pull: None });
         for (event, _) in &permit.pulls {
             self.todo(Todo { site: site.clone(), pull: Some(*event) });
@@ -53,6 +58,12 @@ impl Registrar {
         let state = aligned.chosen.map(|id| told.events.get(&id).ok_or(PushRefusal::Changed)).transpose()?;
         let pulls: Option<Vec<&Found>> = permit.pulls.iter().map(|(id, _)| told.events.get(id)).collect();
         let pulls = pulls.ok_or(PushRefusal::Changed)?;
+        // All of it or nothing: everything is judged before anything is written.
+        let wanted =
+            |pull: &&Found| pull.place == Place::Served || self.is_still_wanted(now, &pull.event, pull.facts.clone());
+        if !pulls.iter().all(wanted) {
+            return Err(PushRefusal::Changed);
+        }
         if let Some(state) = state
             && !self.follow(now, site, state)
         {
@@ -96,6 +107,9 @@ impl Registrar {
         if let Some(chosen) = aligned.chosen {
             gone = !told.events.get(&chosen).is_some_and(|state| self.follow(now, site, state));
         }
+        if let (Task::Align(_), false, Some(chosen)) = (task, gone, aligned.chosen) {
+            self.release_overtaken(now, site, chosen, told);
+        }
         for pull in &aligned.pulls {
             gone |= !told.events.get(pull).is_some_and(|pull| self.serve_pull(now, site, pull));
         }
@@ -133,9 +147,27 @@ impl Registrar {
         true
     }
 
+    /// A better state is followed; those that wait and name nothing but what refs point to are complete, too.
+    fn release_overtaken(&mut self, now: Now, site: &Site, chosen: EventId, told: &Told) {
+        let tips: BTreeSet<&String> = told.refs.values().collect();
+        let worse = self.states_for(site).into_iter().skip_while(|(id, _)| *id != chosen).skip(1);
+        for (id, _) in worse.filter(|(_, place)| *place == Place::Held) {
+            let Some(found) = told.events.get(&id) else { continue };
+            let complete = |state: &State| state.is_satisfiable() && state.refs.values().all(|oid| tips.contains(oid));
+            if State::read(&found.event).is_some_and(|state| complete(&state)) {
+                self.follow(now, site, found);
+            }
+        }
+    }
+
     /// A pull request's ref is in place: the event is served. False if it is not wanted any more.
     fn serve_pull(&mut self, now: Now, site: &Site, pull: &Found) -> bool {
         if pull.place == Place::Held {
+            // Whose repository it is, and whose objects are read there, may have changed.
+            let meant = |request| self.takes(site, &self.sites_of(pull.event.pubkey, &request));
+            if !PullRequest::read_if(&pull.event).is_some_and(meant) {
+                return false;
+            }
             if !self.is_still_wanted(now, &pull.event, pull.facts.clone()) {
                 self.unhold(pull.event.id);
                 return false;
@@ -170,10 +202,13 @@ impl Registrar {
         self.wish(Output::Quarry(site.identifier().clone()));
         self.wish(Output::Interest(site.identifier().clone()));
         let Some(request) = PullRequest::read_if(event) else { return };
-        for other in self.sites_of(event.pubkey, &request) {
-            if other != *site && matches!(other, Site::Announced(_)) {
-                self.todo(Todo { site: other, pull: Some(event.id) });
-            }
+        // It should be at all of these too, and what was uploaded elsewhere has nothing to wait for any more.
+        let sites = self.sites_of(event.pubkey, &request);
+        let uploaded = self.uploads.of_event(event.id).map(|upload| &upload.site);
+        let others: BTreeSet<Site> =
+            uploaded.filter(|other| self.takes(other, &sites)).chain(&sites).cloned().collect();
+        for other in others.into_iter().filter(|other| other != site) {
+            self.todo(Todo { site: other, pull: Some(event.id) });
         }
     }
 
@@ -244,6 +279,19 @@ impl Registrar {
         for (_, parcel) in staged {
             self.wish(Output::Discard(Parcel::Staged(*parcel)));
         }
+    }
+
+    /// Where the data of an author's state is looked for: strangers who name the author must not push its own repository, or
+    /// one that is served, out of the list.
+    pub(super) fn looks_of(&self, identifier: &crate::repo::Identifier, author: PublicKey) -> Vec<Site> {
+        let hosts = self.hosts_of(identifier, author);
+        let mut ranked: Vec<(bool, bool, Site)> = hosts
+            .into_iter()
+            .map(|repo| (repo.owner != author, Site::Announced(repo)))
+            .map(|(foreign, site)| (foreign, !self.is_served(&site), site))
+            .collect();
+        ranked.sort_unstable();
+        ranked.into_iter().take(limits::MAX_LOOKS).map(|(_, _, site)| site).collect()
     }
 
     /// The hosted repositories of a name that an author may speak for.

@@ -88,6 +88,8 @@ pub struct Delivery {
 /// What the store and the refs say, read inside the transaction that will carry the consequences.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
+    /// Whether the refs could not be read: then there are none here, and nothing may be concluded from it.
+    pub failed: bool,
     /// Whether the site has a folder: it has had git data.
     pub exists: bool,
     /// All refs of the site, by name.
@@ -274,6 +276,8 @@ pub struct Question {
     pub site: Site,
     /// Events, served or held.
     pub events: Vec<EventId>,
+    /// Whether refs of pull requests that are not here are looked for.
+    pub strays: bool,
 }
 
 /// A change of the store.

@@ -60,6 +60,8 @@ pub(super) struct Lanes {
     /// Lanes that are free and have something to do, in the order in which they came to be so.
     ready: VecDeque<Identifier>,
     orders: BTreeMap<OrderId, (Identifier, Job)>,
+    /// How many of the orders are no pushes.
+    working: usize,
     /// What failed, and when it may be tried again.
     later: BTreeSet<(Moment, Task)>,
     last_order: u64,
@@ -68,7 +70,9 @@ pub(super) struct Lanes {
 #[derive(Clone, Debug, Default)]
 struct Lane {
     arrivals: VecDeque<Box<Arrival>>,
-    tasks: BTreeSet<Task>,
+    /// First come, first served, and nothing twice.
+    tasks: VecDeque<Task>,
+    noted: BTreeSet<Task>,
     queued: bool,
     busy: bool,
 }
@@ -84,7 +88,10 @@ impl Lanes {
     /// Notes something to do.
     pub(super) fn add(&mut self, task: Task) {
         let identifier = task.site().identifier().clone();
-        self.lanes.entry(identifier.clone()).or_default().tasks.insert(task);
+        let lane = self.lanes.entry(identifier.clone()).or_default();
+        if lane.noted.insert(task.clone()) {
+            lane.tasks.push_back(task);
+        }
         self.queue(&identifier);
     }
 
@@ -105,33 +112,39 @@ impl Lanes {
         if self.orders.len() >= limits::MAX_ORDERS {
             return None;
         }
-        while let Some(identifier) = self.ready.pop_front() {
-            let Some(lane) = self.lanes.get_mut(&identifier) else { continue };
-            lane.queued = false;
-            let next = match lane.arrivals.pop_front() {
-                Some(arrival) => Some(Next::Arrival(arrival)),
-                None => lane.tasks.pop_first().map(Next::Task),
-            };
-            if next.is_some() {
-                lane.busy = true;
-                return next;
-            }
-            self.forget_if_idle(&identifier);
+        let pushed = |identifier: &Identifier| self.lanes.get(identifier).is_some_and(|lane| !lane.arrivals.is_empty());
+        let nth = match self.ready.iter().position(pushed) {
+            Some(nth) => nth,
+            // Somebody waits for a push; whatever else there is leaves room for some.
+            None if self.working >= limits::MAX_ORDERS - limits::ORDERS_FOR_PUSHES => return None,
+            None => 0,
+        };
+        let identifier = self.ready.remove(nth)?;
+        let lane = self.lanes.get_mut(&identifier)?;
+        lane.queued = false;
+        lane.busy = true;
+        if let Some(arrival) = lane.arrivals.pop_front() {
+            return Some(Next::Arrival(arrival));
         }
-        None
+        let task = lane.tasks.pop_front()?;
+        lane.noted.remove(&task);
+        Some(Next::Task(task))
     }
 
     /// Notes that an order is under way for what was taken last from this lane.
     pub(super) fn begin(&mut self, identifier: Identifier, job: Job) -> OrderId {
         self.last_order += 1;
         let id = OrderId(self.last_order);
+        self.working += usize::from(matches!(job, Job::Task(_)));
         self.orders.insert(id, (identifier, job));
         id
     }
 
     /// Takes an order that is done out of the books. The lane stays taken until [`free`](Self::free).
     pub(super) fn end(&mut self, order: OrderId) -> Option<(Identifier, Job)> {
-        self.orders.remove(&order)
+        let ended = self.orders.remove(&order)?;
+        self.working -= usize::from(matches!(ended.1, Job::Task(_)));
+        Some(ended)
     }
 
     /// Lets a lane go on with the next thing.

@@ -200,9 +200,6 @@ impl Registrar {
         if event.kind == kinds::STATE {
             self.extend_announcements(now, event);
         }
-        if let Some(request) = PullRequest::read_if(event) {
-            self.meet_uploads(event.id, &request.tip);
-        }
         self.look(event.id);
     }
 
@@ -225,13 +222,17 @@ impl Registrar {
         match waiting.what.clone() {
             What::Announcement(repo) => self.lanes.add(Task::Align(Site::Announced(repo))),
             What::State(identifier) => {
-                for repo in self.hosts_of(&identifier, author).into_iter().take(limits::MAX_LOOKS) {
-                    self.lanes.add(Task::Align(Site::Announced(repo)));
+                for site in self.looks_of(&identifier, author) {
+                    self.lanes.add(Task::Align(site));
                 }
                 self.wish(Output::Quarry(identifier));
             }
-            What::PullRequest(_, sites) => {
-                for site in sites {
+            What::PullRequest(tip, sites) => {
+                self.meet_uploads(id, &tip);
+                let open: Vec<Site> = sites.into_iter().filter(|site| self.is_open(site)).collect();
+                let uploaded = self.uploads.of_event(id).map(|upload| &upload.site);
+                let taken: Vec<Site> = uploaded.filter(|site| self.takes(site, &open)).cloned().collect();
+                for site in open.into_iter().chain(taken) {
                     self.wish(Output::Quarry(site.identifier().clone()));
                     self.lanes.add(Task::Pull(site, id));
                 }
@@ -266,7 +267,11 @@ impl Registrar {
             }
             _ => {
                 let Some(request) = PullRequest::read(event) else { return };
-                let sites = self.sites_of(event.pubkey, &request);
+                // Whether they are hosted may change while it waits.
+                let targets = request.targets.iter().take(limits::MAX_TARGETS).cloned().map(Site::Announced);
+                let mut sites: Vec<Site> = targets.chain(self.rules.submissions_of(event.pubkey, &request)).collect();
+                sites.sort_unstable();
+                sites.dedup();
                 What::PullRequest(request.tip, sites)
             }
         };
@@ -360,6 +365,9 @@ impl Registrar {
         let (mut authors, mut sites) = (BTreeSet::new(), BTreeSet::new());
         for (_, waiting) in self.purgatory.iter() {
             match &waiting.what {
+                What::Announcement(repo) if repo.identifier == *identifier => {
+                    sites.insert(Site::Announced(repo.clone()));
+                }
                 What::State(name) if name == identifier => drop(authors.insert(waiting.author)),
                 What::PullRequest(_, named) => {
                     sites.extend(named.iter().filter(|site| site.identifier() == identifier).cloned());
@@ -368,7 +376,7 @@ impl Registrar {
             }
         }
         for author in authors {
-            sites.extend(self.hosts_of(identifier, author).into_iter().take(limits::MAX_LOOKS).map(Site::Announced));
+            sites.extend(self.looks_of(identifier, author));
         }
         for site in sites {
             self.lanes.add(Task::Align(site));
@@ -431,7 +439,11 @@ impl Machine for Registrar {
         }
         for _ in 0..limits::EXPIRY_SLICE {
             let Some((event, site)) = self.uploads.overdue(now.mono) else { break };
-            self.forget_upload(event, &site, true);
+            if self.lanes.is_engaged(site.identifier()) {
+                self.uploads.postpone(event, &site, now.mono.plus_secs(limits::POSTPONE_SECS));
+            } else {
+                self.forget_upload(event, &site, true);
+            }
         }
         self.settle_changed();
         self.proceed();

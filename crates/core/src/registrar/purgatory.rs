@@ -31,7 +31,7 @@ pub enum What {
     Announcement(RepoId),
     /// A state.
     State(Identifier),
-    /// A pull request: its tip, and the sites here at which it may be served.
+    /// A pull request: its tip, and the sites at which it may be served once they are open.
     PullRequest(String, Vec<Site>),
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Registrar;
 use super::io::{Output, Summary, Target, Todo, Tombstone, Write};
+use super::lanes::Task;
 use super::policy;
 use super::purgatory::What;
 use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
@@ -175,6 +176,22 @@ impl Registrar {
         }
     }
 
+    /// Whoever speaks for a repository may have a state that waits elsewhere for what is there.
+    fn look_for_speakers(&mut self) {
+        let mut speakers = BTreeSet::new();
+        for RepoId { owner, identifier } in &self.affected {
+            let Some(family) = self.catalog.family(identifier) else { continue };
+            let members = family.maintainers(*owner, self.rules.strict_maintainers);
+            let waits = |member: &&PublicKey| family.states(**member).is_some_and(|states| !states.held.is_empty());
+            speakers.extend(members.iter().filter(waits).map(|member| (identifier.clone(), *member)));
+        }
+        for (identifier, speaker) in speakers {
+            for site in self.looks_of(&identifier, speaker) {
+                self.lanes.add(Task::Align(site));
+            }
+        }
+    }
+
     /// At the end of a step, once for each name whose announcements changed: those that were accepted only because
     /// somebody named their author go with the last such name (F7), and sync and hunt are told.
     pub(super) fn settle_changed(&mut self) {
@@ -199,9 +216,15 @@ impl Registrar {
                 }
             }
             self.changed.remove(&identifier);
+            // What was uploaded to a repository may be wanted there now.
+            let wanted = self.uploads.of_name(&identifier).filter(|event| self.purgatory.get(*event).is_some());
+            for event in wanted.collect::<BTreeSet<_>>() {
+                self.look(event);
+            }
             self.wish(Output::Interest(identifier.clone()));
             self.wish(Output::Quarry(identifier));
         }
+        self.look_for_speakers();
         for repo in std::mem::take(&mut self.affected) {
             self.touched.insert(repo.clone());
             self.todo(Todo { site: Site::Announced(repo), pull: None });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::io::Upload;
 use crate::limits;
 use crate::nostr::event::EventId;
-use crate::repo::Site;
+use crate::repo::{Identifier, Site};
 use crate::time::Moment;
 
 /// All uploads that wait for their events.
@@ -13,6 +13,7 @@ use crate::time::Moment;
 pub struct Uploads {
     waiting: BTreeMap<EventId, BTreeMap<Site, (Upload, Moment)>>,
     deadlines: BTreeSet<(Moment, EventId, Site)>,
+    by_name: BTreeMap<Identifier, BTreeSet<(EventId, Site)>>,
     by_network: BTreeMap<Option<String>, Share>,
     total: Share,
     /// The highest folder number that was ever in use.
@@ -36,18 +37,20 @@ impl Share {
         self.bytes -= bytes;
     }
 
-    fn has_room(self, bytes: u64, most: usize, most_bytes: u64) -> bool {
-        self.count < most && self.bytes.saturating_add(bytes) <= most_bytes
+    fn has_room(self, count: usize, bytes: u64, most: usize, most_bytes: u64) -> bool {
+        self.count.saturating_add(count) <= most && self.bytes.saturating_add(bytes) <= most_bytes
     }
 }
 
 impl Uploads {
-    /// Whether there is room for one more of this size from this network. Loopback has no budget of its own.
+    /// Whether there is room for so many more of this size in all from this network; there always is for none. Loopback
+    /// has no budget of its own.
     #[must_use]
-    pub fn has_room(&self, network: &Option<String>, bytes: u64) -> bool {
+    pub fn has_room(&self, network: &Option<String>, count: usize, bytes: u64) -> bool {
         let share = self.by_network.get(network).copied().unwrap_or_default();
-        let free = share.has_room(bytes, limits::MAX_UPLOADS_PER_NETWORK, limits::MAX_UPLOAD_BYTES_PER_NETWORK);
-        (network.is_none() || free) && self.total.has_room(bytes, limits::MAX_UPLOADS, limits::MAX_UPLOAD_BYTES)
+        let free = share.has_room(count, bytes, limits::MAX_UPLOADS_PER_NETWORK, limits::MAX_UPLOAD_BYTES_PER_NETWORK);
+        let room = self.total.has_room(count, bytes, limits::MAX_UPLOADS, limits::MAX_UPLOAD_BYTES);
+        count == 0 || (room && (network.is_none() || free))
     }
 
     /// A folder number that no upload has had.
@@ -63,6 +66,8 @@ impl Uploads {
         self.by_network.entry(upload.network.clone()).or_default().add(upload.bytes);
         self.total.add(upload.bytes);
         self.deadlines.insert((deadline, upload.event, upload.site.clone()));
+        let of_name = self.by_name.entry(upload.site.identifier().clone()).or_default();
+        of_name.insert((upload.event, upload.site.clone()));
         let of_event = self.waiting.entry(upload.event).or_default();
         of_event.insert(upload.site.clone(), (upload, deadline));
         replaced
@@ -76,6 +81,12 @@ impl Uploads {
             self.waiting.remove(&event);
         }
         self.deadlines.remove(&(deadline, event, site.clone()));
+        if let Some(of_name) = self.by_name.get_mut(site.identifier()) {
+            of_name.remove(&(event, site.clone()));
+            if of_name.is_empty() {
+                self.by_name.remove(site.identifier());
+            }
+        }
         self.total.remove(upload.bytes);
         if let Some(share) = self.by_network.get_mut(&upload.network) {
             share.remove(upload.bytes);
@@ -84,6 +95,16 @@ impl Uploads {
             }
         }
         Some(upload)
+    }
+
+    /// Lets one wait longer.
+    pub fn postpone(&mut self, event: EventId, site: &Site, until: Moment) {
+        let Some((_, deadline)) = self.waiting.get_mut(&event).and_then(|of_event| of_event.get_mut(site)) else {
+            return;
+        };
+        self.deadlines.remove(&(*deadline, event, site.clone()));
+        *deadline = until;
+        self.deadlines.insert((until, event, site.clone()));
     }
 
     /// The upload for an event at a site.
@@ -95,6 +116,11 @@ impl Uploads {
     /// All uploads for an event, wherever they are.
     pub fn of_event(&self, event: EventId) -> impl Iterator<Item = &Upload> {
         self.waiting.get(&event).into_iter().flatten().map(|(_, (upload, _))| upload)
+    }
+
+    /// The events of all uploads to repositories of a name.
+    pub fn of_name(&self, identifier: &Identifier) -> impl Iterator<Item = EventId> {
+        self.by_name.get(identifier).into_iter().flatten().map(|(event, _)| *event)
     }
 
     /// All uploads.

@@ -88,7 +88,8 @@ impl Registrar {
         let family = self.catalog.family(&repo.identifier).into_iter();
         let states = family.flat_map(|family| family.states_for(repo.owner, self.rules.strict_maintainers));
         // However many wait, what is served counts.
-        let looked_at = |(nth, (_, place)): &(usize, (_, Place))| *nth < limits::MAX_CANDIDATES || *place == Place::Served;
+        let looked_at =
+            |(nth, (_, place)): &(usize, (_, Place))| *nth < limits::MAX_CANDIDATES || *place == Place::Served;
         states.enumerate().filter(looked_at).map(|(_, (stamp, place))| (stamp.id, place)).collect()
     }
 
@@ -98,6 +99,21 @@ impl Registrar {
         let family = self.catalog.family(&repo.identifier).into_iter();
         let owners = family.flat_map(|family| family.lenders(repo.owner, self.rules.strict_maintainers));
         owners.map(|owner| Site::Announced(RepoId { owner, identifier: repo.identifier.clone() })).collect()
+    }
+
+    /// The held announcements by which a site is hosted and states may speak for it.
+    pub(super) fn announcements_behind(&self, site: &Site) -> Vec<EventId> {
+        let Site::Announced(repo) = site else { return Vec::new() };
+        let Some(family) = self.catalog.family(&repo.identifier) else { return Vec::new() };
+        let members = family.maintainers(repo.owner, self.rules.strict_maintainers);
+        let slots = members.iter().chain([&repo.owner]).filter_map(|member| family.announcement(*member));
+        slots.filter_map(|slots| slots.held.as_ref()).map(|held| held.stamp.id).collect()
+    }
+
+    /// Whether a pull request may be pushed to a site: to where it may be served, or to another maintainer's repository
+    /// whose objects are read there.
+    pub(super) fn takes(&self, site: &Site, sites: &[Site]) -> bool {
+        sites.contains(site) || sites.iter().any(|target| self.lenders_of(target).contains(site))
     }
 
     /// The sites at which a pull request may be served.

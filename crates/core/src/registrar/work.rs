@@ -71,7 +71,13 @@ impl Registrar {
                 let mut events: Vec<EventId> =
                     aligned.chosen.into_iter().chain(aligned.pulls.iter().copied()).collect();
                 let site = match job {
-                    Job::Task(task) => task.site(),
+                    Job::Task(task) => {
+                        if let Task::Align(site) = task {
+                            let states = self.states_for(site).into_iter();
+                            events.extend(states.filter(|(_, place)| *place == Place::Held).map(|(id, _)| id));
+                        }
+                        task.site()
+                    }
                     Job::Push { arrival, permit, .. } => {
                         events.extend(permit.state.map(|stamp| stamp.id));
                         events.extend(permit.pulls.iter().chain(&permit.uploads).map(|(id, _)| *id));
@@ -81,18 +87,48 @@ impl Registrar {
                 (site, events)
             }
         };
-        Question { site: site.clone(), events }
+        let strays = matches!(purpose, Purpose::Task(Task::Align(_)));
+        Question { site: site.clone(), events, strays }
     }
 
     fn events_of_push(&self, push: &Push) -> Vec<EventId> {
-        let states = self.states_for(&push.site).into_iter().map(|(id, _)| id);
         let named = push.commands.iter().filter_map(|command| command.name.strip_prefix("refs/nostr/"));
-        states.chain(named.filter_map(EventId::from_hex)).collect()
+        let mut events: Vec<EventId> = named.filter_map(EventId::from_hex).collect();
+        // Whoever brings nothing but pull requests needs no state.
+        if events.len() < push.commands.len() {
+            events.extend(self.states_for(&push.site).into_iter().map(|(id, _)| id));
+        }
+        events
+    }
+
+    /// The refs of a site cannot be read: nothing is decided without them.
+    fn told_nothing(&mut self, now: Now, purpose: Purpose) {
+        let sorry = || PushRefusal::Failed("the repository cannot be read".to_owned());
+        match purpose {
+            Purpose::Permit(push) => self.wish(Output::Permit(push.id, Err(sorry()))),
+            Purpose::Arrival(arrival) => self.end_push(&arrival.push, Err(sorry())),
+            Purpose::Resume(arrival, _, staged) => {
+                self.discard_staged(&staged);
+                self.end_push(&arrival.push, Err(sorry()));
+            }
+            Purpose::Task(task) => {
+                let identifier = task.site().identifier().clone();
+                self.lanes.delay(task, now.mono.plus_secs(limits::ORDER_RETRY_SECS));
+                self.lanes.free(&identifier);
+            }
+            Purpose::Finish(..) => {}
+        }
     }
 
     /// The store has answered.
     pub(super) fn told(&mut self, now: Now, told: Told) {
-        match self.asked.take() {
+        let purpose = self.asked.take();
+        // What git has done it has done; that needs no look at the refs.
+        if let Some(purpose) = purpose.clone().filter(|purpose| told.failed && !matches!(purpose, Purpose::Finish(..)))
+        {
+            return self.told_nothing(now, purpose);
+        }
+        match purpose {
             Some(Purpose::Permit(push)) => self.permit(&push, &told),
             Some(Purpose::Arrival(arrival)) => self.begin_push(arrival, &told),
             Some(Purpose::Resume(arrival, permit, staged)) => {
@@ -111,8 +147,12 @@ impl Registrar {
     fn permit(&mut self, push: &Push, told: &Told) {
         let result = self.authorise(push, told);
         if let Ok(permit) = &result {
-            let state = permit.state.map(|stamp| stamp.id).into_iter();
-            self.pushes.insert(push.id, state.chain(permit.pulls.iter().map(|(id, _)| *id)).collect());
+            let mut needed: Vec<EventId> = permit.pulls.iter().map(|(id, _)| *id).collect();
+            if let Some(state) = permit.state {
+                needed.push(state.id);
+                needed.extend(self.announcements_behind(&push.site));
+            }
+            self.pushes.insert(push.id, needed);
         }
         self.wish(Output::Permit(push.id, result));
     }
@@ -138,7 +178,7 @@ impl Registrar {
         let named =
             |id: EventId| told.events.get(&id).map_or(Named::Unknown, |found| self.named(&push.site, &found.event));
         let permit = push::authorise(&scene, &push.commands, named)?;
-        if !permit.uploads.is_empty() && !self.uploads.has_room(&push.network, 0) {
+        if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
             return Err(PushRefusal::NoRoom);
         }
         Ok(permit)
@@ -147,10 +187,7 @@ impl Registrar {
     /// What an event is to a site at which somebody pushes its ref.
     fn named(&self, site: &Site, event: &Event) -> Named {
         let Some(request) = PullRequest::read_if(event) else { return Named::Other };
-        // Whoever offers something to one maintainer's repository may push it to another's of the same name.
-        let related = matches!(site, Site::Announced(_))
-            && request.targets.iter().any(|target| target.identifier == *site.identifier());
-        if related || self.sites_of(event.pubkey, &request).contains(site) {
+        if self.takes(site, &self.sites_of(event.pubkey, &request)) {
             Named::PullRequest(request.tip)
         } else {
             Named::Elsewhere
@@ -187,7 +224,7 @@ impl Registrar {
             // An event that was here has gone: its objects came together with those of others.
             bytes += delivered(event).ok_or(PushRefusal::Changed)?.bytes;
         }
-        if bytes > 0 && !self.uploads.has_room(&arrival.push.network, bytes) {
+        if !self.uploads.has_room(&arrival.push.network, permit.uploads.len(), bytes) {
             return Err(PushRefusal::NoRoom);
         }
         Ok(permit)
@@ -265,10 +302,15 @@ impl Registrar {
         // Without a folder of its own and without others' it has no object that a state could name.
         let nowhere = |state: &Candidate| !state.refs.is_empty() && state.sources.is_empty();
         let nothing_here = !told.exists && lenders.is_empty() && candidates.iter().all(nowhere);
-        if nothing_here || (!told.exists && candidates.is_empty()) {
+        let nothing_here = nothing_here || (!told.exists && candidates.is_empty());
+        if nothing_here && (pulls.is_empty() || lenders.is_empty()) {
             return None;
         }
-        let drop_pulls = told.strays.clone();
+        // What waits for its commit elsewhere has no ref here, either.
+        let named = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
+        let misplaced =
+            named.filter(|id| self.purgatory.get(*id).is_some() && pulls.iter().all(|pull| pull.event != *id));
+        let drop_pulls = told.strays.iter().copied().chain(misplaced).collect();
         Some(Work::Align(Align { lenders, candidates, otherwise, pulls, drop_pulls, ..Align::default() }))
     }
 
@@ -285,26 +327,29 @@ impl Registrar {
 
     /// The other sites that a state's author speaks for: one of them may have its objects.
     fn sources_of(&self, site: &Site, state: &State) -> Vec<Site> {
-        let hosts = self.hosts_of(&state.identifier, state.author).into_iter().map(Site::Announced);
-        hosts.filter(|other| other != site).take(limits::MAX_LOOKS).collect()
+        let looks = self.looks_of(&state.identifier, state.author).into_iter();
+        looks.filter(|other| other != site).take(limits::MAX_SOURCES).collect()
     }
 
     fn pull(&self, site: &Site, event: EventId, told: &Told) -> Option<Work> {
-        if told.strays.contains(&event) {
+        let Some(found) = told.events.get(&event) else {
+            let here = told.refs.contains_key(&format!("refs/nostr/{event}"));
             let (lenders, drop_pulls) = (self.lenders_of(site), vec![event]);
-            return Some(Work::Align(Align { lenders, drop_pulls, ..Align::default() }));
+            return here.then(|| Work::Align(Align { lenders, drop_pulls, ..Align::default() }));
+        };
+        let request = PullRequest::read_if(&found.event)?;
+        let sites = self.sites_of(found.event.pubkey, &request);
+        if !self.takes(site, &sites) {
+            return None;
         }
-        let found = told.events.get(&event)?;
-        let request = PullRequest::read_if(&found.event).filter(|_| self.is_open(site))?;
         let upload = self.uploads.get(event, site).filter(|upload| upload.tip == request.tip);
         let adopt: Vec<Parcel> = upload.map(|upload| Parcel::Staged(upload.parcel)).into_iter().collect();
         let lenders = self.lenders_of(site);
         // What is pushed to a repository stays there; what is submitted goes to the repositories that it is meant for.
         let sources: Vec<Site> = match site {
             Site::Submitted(_) => Vec::new(),
-            Site::Announced(_) => {
-                self.sites_of(found.event.pubkey, &request).into_iter().filter(|other| other != site).collect()
-            }
+            // Another maintainer's may have it from a third one.
+            Site::Announced(_) => sites.iter().filter(|other| *other != site).chain(&lenders).cloned().collect(),
         };
         if !told.exists && adopt.is_empty() && lenders.is_empty() && sources.is_empty() {
             return None;

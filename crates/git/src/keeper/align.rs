@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::order::{Align, Aligned, Candidate, Otherwise, Pull};
+use grasp_core::registrar::order::{Align, Aligned, Candidate, Otherwise, Parcel, Pull};
 use grasp_core::repo::state::is_oid;
 use grasp_core::repo::{Site, refname};
 
@@ -53,6 +53,11 @@ impl Keeper {
     ) -> Result<Aligned, Problem> {
         let folder = self.layout.site(site);
         let parcels: Vec<PathBuf> = align.adopt.iter().map(|parcel| self.layout.parcel(parcel)).collect();
+        // A push's own packs are there until it is over; nobody looks for their objects again.
+        let lost = |parcel: &&Parcel| matches!(parcel, Parcel::Incoming(_)) && !self.layout.parcel(parcel).exists();
+        if align.checked.is_some() && align.adopt.iter().any(|parcel| lost(&parcel)) {
+            return Err(Problem::Lost("of this push".to_owned()));
+        }
         if parcels.iter().any(|parcel| parcel.exists()) {
             self.make(&folder)?;
             adopt(&parcels, &self.layout.pool(site)).doing("move packs into the pool")?;
@@ -66,7 +71,7 @@ impl Keeper {
         let known = Known::of(&before);
         let place = Place { folder: &folder, wanted: &wanted, known: &known };
         let choice = self.choose(&place, align)?;
-        let opened = Pools::open(&pools).doing("read a pool")?;
+        let opened = Pools::of(&pools);
         let sight = place.sight(&pools, &opened, self.is_proven(align));
         let (mut pulls, absent) = self.pulls_here(&sight, &align.pulls)?;
         for pull in absent {
@@ -79,6 +84,9 @@ impl Keeper {
         if next != before {
             self.settle(&folder, &wanted)?;
             self.write(site, &before, &next, changed)?;
+        } else if is_there(&folder) {
+            // Whoever was interrupted before it could show them does so now.
+            changed.push((site.clone(), next.clone()));
         }
         let in_place = |pull: &&&Pull| next.get(&pull_ref(pull.event)).is_some_and(|target| target.oid == pull.tip);
         Ok(Aligned {
@@ -119,7 +127,7 @@ impl Keeper {
         let pools = place.wanted.pools();
         for candidate in align.candidates.iter().filter(|candidate| is_sound(candidate)) {
             // Opened anew each time: a copy may have come.
-            let opened = Pools::open(&pools).doing("read a pool")?;
+            let opened = Pools::of(&pools);
             let sight = place.sight(&pools, &opened, self.is_proven(align));
             if let Some(refs) = self.satisfied(&sight, candidate)? {
                 return Ok(Some(Choice { candidate, refs }));
@@ -129,7 +137,7 @@ impl Keeper {
             tips.dedup();
             if self.take_over(&tips, &candidate.sources, place)? {
                 crash::point("align.taken");
-                let opened = Pools::open(&pools).doing("read a pool")?;
+                let opened = Pools::of(&pools);
                 if let Some(refs) = self.satisfied(&place.sight(&pools, &opened, false), candidate)? {
                     return Ok(Some(Choice { candidate, refs }));
                 }
@@ -147,7 +155,7 @@ impl Keeper {
         let mut tags = Vec::new();
         for (name, oid) in &candidate.refs {
             let is_fit = if name.starts_with(BRANCHES) {
-                sight.is_commit(oid)?
+                sight.proven || sight.is_commit(oid)?
             } else if sight.known.peeled(oid).is_some() {
                 true
             } else {
@@ -196,7 +204,7 @@ impl Keeper {
     fn pulls_here<'a>(&self, sight: &Sight<'_>, pulls: &'a [Pull]) -> Result<(Vec<&'a Pull>, Vec<&'a Pull>), Problem> {
         let (mut here, mut absent) = (Vec::new(), Vec::new());
         for pull in pulls.iter().filter(|pull| is_git_oid(&pull.tip)) {
-            if sight.is_commit(&pull.tip)? { here.push(pull) } else { absent.push(pull) }
+            if sight.proven || sight.is_commit(&pull.tip)? { here.push(pull) } else { absent.push(pull) }
         }
         let tips: Vec<&str> = here.iter().map(|pull| pull.tip.as_str()).collect();
         // One look at all of them is enough where nothing is missing, and that is nearly always.

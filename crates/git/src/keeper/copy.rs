@@ -44,7 +44,8 @@ impl Keeper {
         let arguments = ["pack-objects", "--quiet", "--delta-base-offset", "--threads=1", "--window-memory=64m"];
         let mut command = view.command(self, &arguments);
         command.arg(base);
-        self.git.run(&mut command, Input::File(list), self.patience, MAX_WORDS).doing("copy objects")?;
+        let git = self.git.clone().with_file_bytes(self.copy_bytes);
+        git.run(&mut command, Input::File(list), self.patience, MAX_WORDS).doing("copy objects")?;
         adopt(&[scratch.to_owned()], into).doing("move copies into the pool")
     }
 

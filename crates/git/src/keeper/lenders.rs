@@ -19,7 +19,7 @@ const OWN: &str = "../pool";
 
 /// The pools that a site reads, as its alternates name them: relative to its `objects`, its own first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Readable {
+pub(crate) struct Readable {
     objects: PathBuf,
     names: Vec<String>,
 }
@@ -40,7 +40,7 @@ impl Readable {
     }
 
     /// What a site reads now.
-    pub(super) fn read(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn read(folder: &Path) -> io::Result<Self> {
         let objects = folder.join("objects");
         let text = match fs::read_to_string(objects.join("info/alternates")) {
             Err(problem) if problem.kind() == ErrorKind::NotFound => String::new(),
@@ -50,12 +50,12 @@ impl Readable {
     }
 
     /// Whether the pool of a site, which is not its own, is among them.
-    pub(super) fn has(&self, layout: &Layout, lender: &Site) -> bool {
+    pub(crate) fn has(&self, layout: &Layout, lender: &Site) -> bool {
         self.names.contains(&name(layout, lender))
     }
 
     /// The pools.
-    pub(super) fn pools(&self) -> Vec<PathBuf> {
+    pub(crate) fn pools(&self) -> Vec<PathBuf> {
         self.names.iter().map(|name| resolve(&self.objects, name)).collect()
     }
 

@@ -26,7 +26,7 @@ use crate::refs::Refs;
 mod align;
 mod closure;
 mod copy;
-mod lenders;
+pub(crate) mod lenders;
 mod parcels;
 mod retire;
 
@@ -36,6 +36,8 @@ pub struct Keeper {
     git: Git,
     layout: Arc<Layout>,
     patience: Duration,
+    /// Bytes that one copy from another site may take.
+    copy_bytes: u64,
 }
 
 /// A carried out order.
@@ -82,12 +84,19 @@ impl Keeper {
     /// A keeper of a git folder. No git child that it starts takes longer than its patience.
     #[must_use]
     pub fn new(git: Git, layout: Arc<Layout>, patience: Duration) -> Self {
-        Self { git, layout, patience }
+        Self { git, layout, patience, copy_bytes: u64::MAX }
+    }
+
+    /// The same, with a bound on what is copied from one site to another at once.
+    #[must_use]
+    pub fn copying_at_most(self, bytes: u64) -> Self {
+        Self { copy_bytes: bytes, ..self }
     }
 
     /// Carries out an order. At most one order per repository name may be under way.
     #[must_use]
     pub fn carry_out(&self, order: &Order) -> Carried {
+        let _turn = self.layout.turns.wait(order.site.identifier());
         let mut refs = Vec::new();
         let result = match &order.work {
             Work::Align(align) => self.align(&order.site, align, &mut refs).map(Outcome::Aligned),

@@ -31,6 +31,7 @@ impl Keeper {
         let Some(owner) = folder.parent().filter(|owner| owner.is_dir()) else { return Ok(()) };
         if folder.exists() {
             self.layout.discard(&folder).doing("remove a repository")?;
+            self.layout.note_pruning();
             changed.push((site.clone(), Refs::default()));
         }
         let room = owner.parent().unwrap_or(owner);

@@ -24,11 +24,7 @@ const OFFERS: [&str; 5] = [
 /// How much memory it takes: these bounds, the second of them in pages that the kernel may take back, and about 500 bytes
 /// per object that is sent. A clone of 220,000 objects and 366 MB takes 440 MB and fits in half a gigabyte of address
 /// space; in two it is three million objects.
-const MEMORY: [&str; 6] = [
-    // Packs are mapped in pieces of this size, or a pack larger than the address space could not be read.
-    "core.packedGitWindowSize=16m",
-    // All pieces together.
-    "core.packedGitLimit=256m",
+pub(crate) const MEMORY: [&str; 4] = [
     // Unpacked bases of deltas, for whoever walks trees; git's default is 96.
     "core.deltaBaseCacheLimit=64m",
     // Objects that are compared with each other, per thread; git has no bound.

@@ -74,7 +74,9 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     if accepts_nostr_json(request.headers()) {
         return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());
     }
-    git::site::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page))
+    let mut answer = git::site::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page));
+    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    answer
 }
 
 fn front(house: &House) -> String {

@@ -26,7 +26,7 @@ pub(crate) struct Snapshot {
     pub(crate) refs: Refs,
     /// Whether the site has a folder: without one it has no object that could be fetched.
     pub(crate) exists: bool,
-    /// Differs whenever objects or refs do.
+    /// Differs whenever refs do.
     pub(crate) generation: u64,
     /// Advertisements, rendered at first need: upload-pack v0, v1, v2.
     pub(crate) upload: [OnceLock<Advertisement>; 3],
@@ -162,17 +162,26 @@ impl Directory {
     /// The site is going to be worked on: what is seen of it stays as it is until [`publish`](Self::publish) or
     /// [`unpin`](Self::unpin).
     pub(crate) fn pin(&self, site: &Site) -> io::Result<()> {
-        self.snapshot(site)?;
+        let snapshot = self.snapshot(site)?;
         self.write(|entries| {
             let entry = match site {
                 Site::Announced(_) => entries.get_mut(site),
                 Site::Submitted(_) => Some(entries.entry(site.clone()).or_insert_with(Entry::new)),
             };
-            if let Some(entry) = entry {
-                entry.pinned = true;
+            let Some(entry) = entry else { return };
+            entry.pinned = true;
+            // Somebody may have let go of it in between.
+            if entry.snapshot.is_none() {
+                self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
+                entry.snapshot = Some(snapshot);
             }
         });
         Ok(())
+    }
+
+    /// No work is under way any more.
+    pub(crate) fn unpin_all(&self) {
+        self.write(|entries| entries.values_mut().for_each(|entry| entry.pinned = false));
     }
 
     /// The work is over.
@@ -184,7 +193,7 @@ impl Directory {
         });
     }
 
-    /// The refs of a site have changed, and everything that goes with them is visible.
+    /// What the refs of a site are, now that everything that goes with them is visible.
     pub(crate) fn publish(&self, site: &Site, refs: Refs, exists: bool) {
         let snapshot = Arc::new(self.make(refs, exists));
         self.write(|entries| {
@@ -193,6 +202,10 @@ impl Directory {
                 Site::Submitted(_) => Some(entries.entry(site.clone()).or_insert_with(Entry::new)),
             };
             let Some(entry) = entry else { return };
+            let same = |old: &Arc<Snapshot>| old.exists == exists && old.refs == snapshot.refs;
+            if entry.snapshot.as_ref().is_some_and(same) {
+                return;
+            }
             self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
             if let Some(old) = entry.snapshot.replace(snapshot) {
                 self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
@@ -204,7 +217,7 @@ impl Directory {
         });
     }
 
-    /// What is hosted under one name: `before` and not `now` is closed.
+    /// Opens a repository to the world, or closes it.
     pub(crate) fn host(&self, repo: &RepoId, hosted: Option<(Place, Vec<Site>)>) {
         let site = Site::Announced(repo.clone());
         self.write(|entries| match hosted {

@@ -19,6 +19,10 @@ use super::notes::{SiteView, WaitingEvent};
 /// Bytes of states that are read for one decision: a few very large ones.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
+/// Waiting events that a page shows, and bytes of them: the writer reads them between two batches.
+const MAX_SHOWN: usize = 200;
+const MAX_SHOWN_BYTES: usize = 2 * 1024 * 1024;
+
 /// Answers a question. `known` are refs that are newer than the directory's.
 pub(crate) fn told(
     rules: &Rules,
@@ -32,13 +36,18 @@ pub(crate) fn told(
         Some((refs, exists)) => show(&mut told, refs, exists),
         None => match directory.snapshot(&question.site) {
             Ok(snapshot) => show(&mut told, &snapshot.refs, snapshot.exists),
-            Err(problem) => warn!(site = %question.site, %problem, "cannot read the refs of a repository"),
+            Err(problem) => {
+                warn!(site = %question.site, %problem, "cannot read the refs of a repository");
+                told.failed = true;
+            }
         },
     }
-    let pulls = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/")).filter_map(EventId::from_hex);
-    for id in pulls {
-        if !txn.is_known(id)? {
-            told.strays.push(id);
+    if question.strays {
+        let pulls = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/")).filter_map(EventId::from_hex);
+        for id in pulls {
+            if !txn.is_known(id)? {
+                told.strays.push(id);
+            }
         }
     }
     let mut bytes = 0;
@@ -73,7 +82,13 @@ pub(crate) fn view(registrar: &Registrar, txn: &Batch<'_>, now: Now, site: &Site
         let members = family.map(|family| family.maintainers(repo.owner, strict)).unwrap_or_default();
         view.maintainers = members.iter().map(|key| key.npub()).collect();
     }
-    for (id, waiting) in registrar.waiting_at(site) {
+    let mut bytes = 0;
+    for (id, waiting) in registrar.waiting_at(site).into_iter().take(MAX_SHOWN) {
+        // The text of an event is needed to say what it waits for; a few very large ones are enough.
+        bytes += waiting.bytes;
+        if bytes > MAX_SHOWN_BYTES {
+            break;
+        }
         let Some((event, _)) = txn.event(id)? else { continue };
         let needs = match &waiting.what {
             What::Announcement(_) => Vec::new(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
-use grasp_core::registrar::order::{Order, Outcome, Parcel};
+use grasp_core::registrar::order::{Order, Outcome, Parcel, Work};
 use grasp_git::keeper::Keeper;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;
@@ -13,41 +13,48 @@ use tracing::{debug, warn};
 use super::line::Line;
 use super::notes::Note;
 
-/// Something for the git room.
+/// Something to be removed. It may take a while, and nobody waits for it.
 enum Errand {
-    Carry(Order),
-    /// Remove what is not needed any more.
     Discard(Vec<Parcel>),
     Drop(Vec<Incoming>),
-    /// Empty the trash.
+    /// What lies in the trash.
     Sweep,
 }
 
-/// Where the desk reaches the git room. Orders are bounded by the registrar; the rest follows from them.
+/// Where the desk reaches the git room. Orders are bounded by the registrar, and what is removed was there before.
 #[derive(Clone)]
 pub(crate) struct GitRoom {
+    orders: Sender<Order>,
     errands: Sender<Errand>,
 }
 
 /// One of the hands.
 pub(crate) struct Hand {
-    errands: Receiver<Errand>,
+    orders: Receiver<Order>,
+    errands: Sender<Errand>,
     keeper: Arc<Keeper>,
-    layout: Arc<Layout>,
     line: Arc<Line>,
 }
 
+/// The one who takes away what is not needed any more.
+pub(crate) struct Sweeper {
+    errands: Receiver<Errand>,
+    layout: Arc<Layout>,
+}
+
 impl GitRoom {
-    /// The room and its hands.
-    pub(crate) fn new(keeper: &Arc<Keeper>, layout: &Arc<Layout>, line: &Arc<Line>) -> (Self, Vec<Hand>) {
-        let (errands, inbox) = crossbeam_channel::unbounded();
+    /// The room, its hands and its sweeper.
+    pub(crate) fn new(keeper: &Arc<Keeper>, layout: &Arc<Layout>, line: &Arc<Line>) -> (Self, Vec<Hand>, Sweeper) {
+        let (orders, inbox) = crossbeam_channel::unbounded();
+        let (errands, rubbish) = crossbeam_channel::unbounded();
         let hand =
-            |_| Hand { errands: inbox.clone(), keeper: keeper.clone(), layout: layout.clone(), line: line.clone() };
-        (Self { errands }, (0..limits::MAX_ORDERS).map(hand).collect())
+            |_| Hand { orders: inbox.clone(), errands: errands.clone(), keeper: keeper.clone(), line: line.clone() };
+        let hands = (0..limits::MAX_ORDERS).map(hand).collect();
+        (Self { orders, errands }, hands, Sweeper { errands: rubbish, layout: layout.clone() })
     }
 
     pub(crate) fn carry_out(&self, order: Order) {
-        let _ = self.errands.send(Errand::Carry(order));
+        let _ = self.orders.send(order);
     }
 
     pub(crate) fn discard(&self, parcels: Vec<Parcel>) {
@@ -61,41 +68,46 @@ impl GitRoom {
             let _ = self.errands.send(Errand::Drop(packs));
         }
     }
-
-    pub(crate) fn sweep(&self) {
-        let _ = self.errands.send(Errand::Sweep);
-    }
 }
 
 impl Hand {
     /// Works until the desk is gone.
     pub(crate) fn run(self) {
+        for order in &self.orders {
+            let carried = self.keeper.carry_out(&order);
+            if let Outcome::Failed(why) = &carried.outcome {
+                warn!(site = %order.site, %why, "git work failed; it will be tried again");
+            } else {
+                debug!(site = %order.site, outcome = ?carried.outcome, "git work is done");
+            }
+            if matches!(order.work, Work::Retire { .. }) {
+                let _ = self.errands.send(Errand::Sweep);
+            }
+            self.line.post(Note::Ordered(order, carried));
+        }
+    }
+}
+
+impl Sweeper {
+    /// Works until the desk is gone.
+    pub(crate) fn run(self) {
         for errand in &self.errands {
             match errand {
-                Errand::Carry(order) => {
-                    let carried = self.keeper.carry_out(&order);
-                    if let Outcome::Failed(why) = &carried.outcome {
-                        warn!(site = %order.site, %why, "git work failed; it will be tried again");
-                    } else {
-                        debug!(site = %order.site, outcome = ?carried.outcome, "git work is done");
-                    }
-                    self.line.post(Note::Ordered(order, carried));
-                }
                 Errand::Discard(parcels) => {
                     for parcel in parcels {
-                        self.log("an upload", self.layout.discard(&self.layout.parcel(&parcel)));
+                        log("an upload", self.layout.discard(&self.layout.parcel(&parcel)));
                     }
-                    self.log("the trash", self.layout.sweep());
+                    log("the trash", self.layout.sweep());
                 }
                 Errand::Drop(packs) => drop(packs),
-                Errand::Sweep => self.log("the trash", self.layout.sweep()),
+                Errand::Sweep => log("the trash", self.layout.sweep()),
             }
         }
     }
+}
 
-    fn log(&self, what: &str, result: std::io::Result<()>) {
-        if let Err(problem) = result {
-            warn!(%problem, "cannot remove {what}");
-        }
+fn log(what: &str, result: std::io::Result<()>) {
+    if let Err(problem) = result {
+        warn!(%problem, "cannot remove {what}");
     }
 }

@@ -206,6 +206,11 @@ impl Line {
         Some(Taken { batch, notes })
     }
 
+    /// Whether no more offers are taken.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Gives the writer notes alone, when there are some or when the time is over.
     pub(crate) fn take_notes(&self, until: Instant) -> Vec<Note> {
         let mut queue = self.lock();

@@ -53,9 +53,9 @@ pub(crate) struct CheckedPush {
 pub(crate) struct SiteView {
     /// The announcement that decides, and whether it is served.
     pub(crate) announcement: Option<(Arc<Signed>, Place)>,
-    /// Who may speak for it, as hex keys.
+    /// Who may speak for it, as npubs.
     pub(crate) maintainers: Vec<String>,
-    /// What waits, with the seconds until it gives up and what it needs.
+    /// What waits, with the time at which it gives up and what it needs.
     pub(crate) waiting: Vec<WaitingEvent>,
     /// Uploads whose event is not here: event, commit, when they give up.
     pub(crate) uploads: Vec<(EventId, String, u64)>,

@@ -18,8 +18,18 @@ use tokio::sync::watch;
 
 use super::turns::Busy;
 
-/// Bytes that are read from disk at a time.
+/// Bytes that are read from disk at a time, when few read.
 const PART: usize = 256 * 1024;
+
+/// The same when many do. A client that does not listen holds one part in memory.
+const SMALL_PART: usize = 16 * 1024;
+
+/// Bytes of parts that readers share, unless there are more than a thousand of them. Whoever came before the others still
+/// holds a part of the size that was right then, so it may become three times as much.
+const PARTS: usize = 16 * 1024 * 1024;
+
+/// Answers that are kept, however small: each has an open file.
+const MAX_ANSWERS: usize = 512;
 
 /// What an answer depends on. Another generation of the repository makes another answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -70,10 +80,13 @@ pub(crate) struct Packs {
     used: AtomicU64,
     clock: AtomicU64,
     answers: Mutex<HashMap<Key, Arc<Answer>>>,
+    /// How many read, all answers together.
+    readers: AtomicUsize,
 }
 
 /// Somebody's way through an answer. While there is one, the answer is wanted.
 pub(crate) struct Reader {
+    packs: Arc<Packs>,
     answer: Arc<Answer>,
     progress: watch::Receiver<Progress>,
     at: u64,
@@ -90,7 +103,14 @@ pub(crate) struct Maker {
 
 impl Packs {
     pub(crate) fn new(folder: PathBuf, budget: u64) -> Arc<Self> {
-        Arc::new(Self { folder, budget, used: AtomicU64::new(0), clock: AtomicU64::new(0), answers: Mutex::default() })
+        Arc::new(Self {
+            folder,
+            budget,
+            used: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            answers: Mutex::default(),
+            readers: AtomicUsize::new(0),
+        })
     }
 
     /// Follows the answer to a request. Whoever is the first to ask also gets to make it.
@@ -99,7 +119,7 @@ impl Packs {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         if let Some(answer) = answers.get(key) {
             answer.asked.store(now, Ordering::Relaxed);
-            return Ok((Reader::new(answer), None));
+            return Ok((Reader::new(self, answer), None));
         }
         let (progress, _) = watch::channel(Progress { bytes: 0, end: End::Open });
         let answer = Arc::new(Answer {
@@ -110,25 +130,29 @@ impl Packs {
         });
         answers.insert(key.clone(), answer.clone());
         let maker = Maker { packs: self.clone(), key: key.clone(), answer: answer.clone(), bytes: 0, end: End::Broken };
-        Ok((Reader::new(&answer), Some(maker)))
+        Ok((Reader::new(self, &answer), Some(maker)))
     }
 
     /// Forgets the answers that nobody has asked for the longest, until there is room for what is in use.
     fn shrink(&self) {
-        if self.used.load(Ordering::Relaxed) <= self.budget {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has_room(answers.len()) {
             return;
         }
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = answers.iter().filter(|(_, answer)| answer.is_idle());
         let mut idle: Vec<(u64, Key)> =
             idle.map(|(key, answer)| (answer.asked.load(Ordering::Relaxed), key.clone())).collect();
         idle.sort_unstable_by_key(|(asked, _)| *asked);
         for (_, key) in idle {
-            if self.used.load(Ordering::Relaxed) <= self.budget {
+            if self.has_room(answers.len()) {
                 break;
             }
             self.forget(&mut answers, &key);
         }
+    }
+
+    fn has_room(&self, answers: usize) -> bool {
+        self.used.load(Ordering::Relaxed) <= self.budget && answers <= MAX_ANSWERS
     }
 
     fn forget(&self, answers: &mut HashMap<Key, Arc<Answer>>, key: &Key) {
@@ -153,7 +177,35 @@ impl Maker {
         self.packs.used.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.answer.progress.send_replace(Progress { bytes: self.bytes, end: End::Open });
         self.packs.shrink();
-        Ok(self.answer.readers.load(Ordering::Relaxed) > 0)
+        Ok(self.answer.readers.load(Ordering::Relaxed) > 0 || !self.abandon())
+    }
+
+    /// Gives the answer up if nobody wants it. Then nobody can begin to: the next one makes a new one.
+    fn abandon(&self) -> bool {
+        let mut answers = self.packs.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Readers begin under this lock.
+        let unwanted = self.answer.readers.load(Ordering::Relaxed) == 0;
+        if unwanted {
+            self.forget(&mut answers);
+        }
+        unwanted
+    }
+
+    /// Forgets this answer, and not another that has taken its place.
+    fn forget(&self, answers: &mut HashMap<Key, Arc<Answer>>) {
+        if answers.get(&self.key).is_some_and(|answer| Arc::ptr_eq(answer, &self.answer)) {
+            self.packs.forget(answers, &self.key);
+        }
+    }
+
+    /// Waits until nobody wants the answer any more, and gives it up.
+    pub(crate) async fn unwanted(&self) {
+        loop {
+            self.answer.progress.closed().await;
+            if self.abandon() {
+                return;
+            }
+        }
     }
 
     /// How the answer ended.
@@ -167,7 +219,7 @@ impl Drop for Maker {
         // One that is not complete is not given to anybody else.
         if self.end != End::Complete {
             let mut answers = self.packs.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            self.packs.forget(&mut answers, &self.key);
+            self.forget(&mut answers);
         }
         self.answer.progress.send_replace(Progress { bytes: self.bytes, end: self.end });
         self.packs.shrink();
@@ -175,9 +227,10 @@ impl Drop for Maker {
 }
 
 impl Reader {
-    fn new(answer: &Arc<Answer>) -> Self {
+    fn new(packs: &Arc<Packs>, answer: &Arc<Answer>) -> Self {
+        packs.readers.fetch_add(1, Ordering::Relaxed);
         answer.readers.fetch_add(1, Ordering::Relaxed);
-        Self { progress: answer.progress.subscribe(), answer: answer.clone(), at: 0 }
+        Self { packs: packs.clone(), progress: answer.progress.subscribe(), answer: answer.clone(), at: 0 }
     }
 
     /// Waits until there is something to read or nothing to come.
@@ -196,7 +249,8 @@ impl Reader {
             return Err(progress.end);
         }
         let (answer, at) = (self.answer.clone(), self.at);
-        let length = usize::try_from(left).unwrap_or(PART).min(PART);
+        let share = PARTS / self.packs.readers.load(Ordering::Relaxed).max(1);
+        let length = usize::try_from(left).unwrap_or(PART).min(share.clamp(SMALL_PART, PART));
         let read = move || {
             let mut part = BytesMut::zeroed(length);
             answer.file.read_exact_at(&mut part, at).map(|()| part.freeze())
@@ -210,6 +264,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.answer.readers.fetch_sub(1, Ordering::Relaxed);
+        self.packs.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -82,6 +82,8 @@ struct State {
     arrived: HashMap<PushId, Arrived>,
     /// Orders that the git room has, with the site that they are about.
     orders: HashMap<OrderId, Site>,
+    /// What could not be heard because the store had no room, and must be heard before anything else.
+    unheard: Vec<Note>,
 }
 
 impl Desk {
@@ -90,7 +92,7 @@ impl Desk {
         let mut ready = ReadyDesk { state: self.boot()?, desk: self };
         let repaired = Instant::now() + REPAIR;
         while ready.state.begins || !ready.state.registrar.is_idle() {
-            let notes = if ready.state.begins { Vec::new() } else { wait_for_notes(&ready.desk.line, repaired) };
+            let notes = if ready.state.begins { Vec::new() } else { ready.desk.line.take_notes(repaired) };
             ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
             if Instant::now() >= repaired {
                 warn!("some repositories are still being brought into line");
@@ -130,6 +132,7 @@ impl Desk {
             asked: HashMap::new(),
             arrived: HashMap::new(),
             orders: HashMap::new(),
+            unheard: Vec::new(),
         })
     }
 
@@ -141,16 +144,22 @@ impl Desk {
     /// One turn: take what waits, decide and write inside one transaction, commit, speak.
     fn turn(&self, state: &mut State, taken: Taken) {
         let Taken { batch, notes } = taken;
-        // Reading everything back is too dear to be tried with every batch.
-        if state.stale && state.not_before.is_some_and(|not_before| Instant::now() < not_before) {
-            self.turn_away(state, notes);
-            return refuse(batch, &Refusal::StoreFailed);
-        }
         let mut settled = Settled::new(batch.len());
+        settled.unheard = std::mem::take(&mut state.unheard);
+        settled.unheard.extend(notes);
+        if state.stale {
+            self.forget(state, std::mem::take(&mut settled.unheard));
+            // Reading everything back is too dear to be tried with every batch, and the new registrar would know nothing
+            // of work that is under way.
+            let too_early = state.not_before.is_some_and(|not_before| Instant::now() < not_before);
+            if too_early || !state.orders.is_empty() {
+                return refuse(batch, &Refusal::StoreFailed);
+            }
+        }
         let outcome = self
             .refresh(state)
             .and_then(|()| self.store.check_room())
-            .and_then(|()| self.settle(state, &batch, notes, &mut settled));
+            .and_then(|()| self.settle(state, &batch, &mut settled));
         match outcome {
             Ok(()) => {
                 state.not_before = None;
@@ -172,60 +181,71 @@ impl Desk {
                     warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 }
                 state.not_before = Some(Instant::now() + RETRY);
-                self.turn_away(state, settled.unheard);
+                let unheard = std::mem::take(&mut settled.unheard);
+                if state.stale {
+                    self.forget(state, unheard)
+                } else {
+                    self.put_off(state, unheard)
+                }
                 refuse(batch, &refusal);
             }
         }
     }
 
-    /// The store cannot write: whoever waits for a push is told so. What the git room reports meanwhile is forgotten; the
-    /// registrar will find out again.
-    fn turn_away(&self, state: &mut State, notes: Vec<Note>) {
-        let failed = || PushRefusal::Failed("the store cannot write".to_owned());
-        for (_, reply) in state.asked.drain() {
-            let _ = reply.send(Err(failed()));
+    /// The store has no room. The registrar has heard nothing of this: new pushes are turned away, what it must know is
+    /// kept for it.
+    fn put_off(&self, state: &mut State, notes: Vec<Note>) {
+        for note in notes {
+            match note {
+                Note::Ordered(..) | Note::Ended(_) => state.unheard.push(note),
+                other => self.turn_away(other),
+            }
         }
-        for (_, arrived) in state.arrived.drain() {
-            let _ = arrived.reply.send(Err(failed()));
-            self.room.drop_packs(arrived.packs);
+    }
+
+    /// The registrar believes what did not come to pass and will be made anew: whatever waits for it is told so, and what
+    /// the git room has done it will find out for itself.
+    fn forget(&self, state: &mut State, notes: Vec<Note>) {
+        for (_, reply) in state.asked.drain() {
+            let _ = reply.send(Err(cannot_write()));
         }
         for note in notes {
             match note {
-                Note::Ask(_, reply) => drop(reply.send(Err(failed()))),
-                Note::Arrived(arrived) => {
-                    let _ = arrived.reply.send(Err(failed()));
-                    self.room.drop_packs(arrived.packs);
-                }
                 Note::Ordered(order, _) => drop(state.orders.remove(&order.id)),
-                Note::Ended(_) | Note::View(..) => {}
+                other => self.turn_away(other),
             }
+        }
+        // An order that is under way may be moving their packs.
+        if state.orders.is_empty() {
+            for (_, arrived) in state.arrived.drain() {
+                let _ = arrived.reply.send(Err(cannot_write()));
+                self.room.drop_packs(arrived.packs);
+            }
+        }
+    }
+
+    fn turn_away(&self, note: Note) {
+        match note {
+            Note::Ask(_, reply) => drop(reply.send(Err(cannot_write()))),
+            Note::Arrived(arrived) => {
+                let _ = arrived.reply.send(Err(cannot_write()));
+                self.room.drop_packs(arrived.packs);
+            }
+            _ => {}
         }
     }
 
     /// After a failure: forgets the machine's memory of what did not happen and reads the store's.
     fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
-        if !state.stale {
-            return Ok(());
+        if state.stale {
+            *state = self.boot()?;
+            self.directory.unpin_all();
         }
-        self.turn_away(state, Vec::new());
-        // The new registrar knows nothing of work that is under way, so there must not be any.
-        while !state.orders.is_empty() {
-            let notes = wait_for_notes(&self.line, Instant::now() + RETRY);
-            self.turn_away(state, notes);
-        }
-        *state = self.boot()?;
         Ok(())
     }
 
-    fn settle(
-        &self,
-        state: &mut State,
-        batch: &[Checked],
-        notes: Vec<Note>,
-        settled: &mut Settled,
-    ) -> Result<(), StoreError> {
+    fn settle(&self, state: &mut State, batch: &[Checked], settled: &mut Settled) -> Result<(), StoreError> {
         let now = self.clock.now();
-        settled.unheard = notes;
         let mut txn = self.store.begin()?;
         state.stale = true;
         let mut hearing = Hearing { desk: self, registrar: &mut state.registrar, txn: &mut txn, now, settled };
@@ -237,7 +257,9 @@ impl Desk {
         for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
             hearing.tell(Input::Expired(summary))?;
         }
-        for note in std::mem::take(&mut hearing.settled.unheard) {
+        // One at a time, so that those behind one that fails are not lost.
+        hearing.settled.unheard.reverse();
+        while let Some(note) = hearing.settled.unheard.pop() {
             let input = match note {
                 Note::Ask(push, reply) => {
                     state.asked.insert(push.id, reply);
@@ -305,6 +327,7 @@ impl Desk {
         for event in settled.passed {
             self.live.pass(event);
         }
+        crash::point("desk.shown");
         for (checked, verdict) in batch.into_iter().zip(settled.verdicts) {
             checked.from.send(match (checked.result, verdict) {
                 (Ok(event), Some(verdict)) => answer(event.id, &verdict),
@@ -325,26 +348,24 @@ impl Desk {
         for (reply, view) in settled.views {
             let _ = reply.send(view);
         }
-        let removes =
-            settled.orders.iter().any(|order| matches!(order.work, grasp_core::registrar::order::Work::Retire { .. }));
+        crash::point("desk.answered");
         for order in settled.orders {
             if let Err(problem) = self.directory.pin(&order.site) {
                 warn!(site = %order.site, %problem, "cannot read the refs of a repository");
+            }
+            // Going down: what is to be done is written down and will be done after the next start.
+            if self.line.is_closed() {
+                continue;
             }
             state.orders.insert(order.id, order.site.clone());
             self.room.carry_out(order);
         }
         self.room.discard(settled.discards);
-        if removes {
-            self.room.sweep();
-        }
     }
 }
 
-/// Waits for notes, until then at most.
-fn wait_for_notes(line: &Line, until: Instant) -> Vec<Note> {
-    // Events that came meanwhile stay in the line: the doors are shut, or nothing can be stored.
-    line.take_notes(until)
+fn cannot_write() -> PushRefusal {
+    PushRefusal::Failed("the store cannot write".to_owned())
 }
 
 /// A transaction in which the registrar is told facts and heard out.

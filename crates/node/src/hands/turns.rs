@@ -76,6 +76,11 @@ impl Turns {
         called.await.map_err(|_| Busy::Everybody)
     }
 
+    /// Whether anybody waits.
+    pub(crate) fn are_waited_for(&self) -> bool {
+        self.books().waiting > 0
+    }
+
     fn ask(self: &Arc<Self>, network: Party) -> Result<Answer, Busy> {
         let mut books = self.books();
         if books.free > 0 {

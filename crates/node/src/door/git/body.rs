@@ -1,23 +1,47 @@
 //! Bodies of requests: as they come, unpacked if they are gzipped, and never more of them than is wanted.
 
-use std::io::{Read, Write};
+use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use flate2::read::MultiGzDecoder as GzReader;
 use flate2::write::MultiGzDecoder as GzWriter;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::hands::turns::Turns;
 
 /// Bytes that are unpacked at a time: a gzipped zero is a thousandth of a zero, so this is four megabytes at most.
 const SLICE: usize = 4 * 1024;
 
-/// How long a body may be slower than [`MIN_RATE`].
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes that one unit of a budget for bodies in memory stands for.
+pub(super) const UNIT: usize = 64 * 1024;
 
-/// Bytes a second that a body must keep on average: a modem's speed.
-const MIN_RATE: u64 = 1_024;
+/// Bytes of a body in memory that nobody counts: every connection has such a buffer anyway, and the requests of most
+/// clones fit, so that no stranger's large ones stand in their way.
+const UNCOUNTED: usize = 8 * 1024;
+
+/// How long a body that is held in memory may take in all.
+const WHOLE: Duration = Duration::from_secs(60);
+
+/// How often a body that does not come is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The bytes that must come within a time that is spent waiting for them.
+#[derive(Clone, Copy)]
+struct Pace {
+    bytes: u64,
+    within: Duration,
+}
+
+/// A modem's speed.
+const CALM: Pace = Pace { bytes: 30 * 1024, within: Duration::from_secs(30) };
+
+/// When others wait for the place, the slow ones make room: 32 kB/s is less than the slowest line that anybody pushes
+/// over while the server is full.
+const CROWDED: Pace = Pace { bytes: 160 * 1024, within: Duration::from_secs(5) };
 
 /// Why a body cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,6 +58,9 @@ pub(super) enum BodyProblem {
     /// It says that it is gzipped and is not.
     #[error("the request is not valid gzip")]
     Gzip,
+    /// There is no memory for it at the moment.
+    #[error("too many requests are being read already")]
+    Busy,
     /// It is packed in another way.
     #[error("the request has an encoding that is not supported")]
     Encoding,
@@ -45,8 +72,25 @@ pub(super) struct Body {
     gzip: Option<GzWriter<Vec<u8>>>,
     /// Packed bytes that have not been unpacked yet.
     packed: Bytes,
-    began: Instant,
     read: u64,
+    haste: Haste,
+    /// Time spent waiting for bytes, and the bytes that came, since the pace was last looked at.
+    waited: Duration,
+    came: u64,
+}
+
+/// Which pace a body must keep.
+enum Haste {
+    Calm,
+    /// The crowded one, if anybody waits here.
+    IfWaitedFor(Arc<Turns>),
+    Crowded,
+}
+
+/// A body in memory, and its share of the budget.
+pub(super) struct Held {
+    pub(super) bytes: Vec<u8>,
+    pub(super) share: Option<OwnedSemaphorePermit>,
 }
 
 impl Body {
@@ -57,7 +101,18 @@ impl Body {
             Some(b"gzip" | b"x-gzip") => Some(GzWriter::new(Vec::new())),
             Some(_) => return Err(BodyProblem::Encoding),
         };
-        Ok(Self { incoming, gzip, packed: Bytes::new(), began: Instant::now(), read: 0 })
+        let (haste, waited) = (Haste::Calm, Duration::ZERO);
+        Ok(Self { incoming, gzip, packed: Bytes::new(), read: 0, haste, waited, came: 0 })
+    }
+
+    /// From now on it must not be slow while somebody waits for one of these turns, of which it has one.
+    pub(super) fn hurry_if_waited_for(&mut self, turns: &Arc<Turns>) {
+        self.haste = Haste::IfWaitedFor(turns.clone());
+    }
+
+    /// From now on it must not be slow.
+    pub(super) fn hurry(&mut self) {
+        self.haste = Haste::Crowded;
     }
 
     /// The next bytes; `None` at the end.
@@ -89,22 +144,48 @@ impl Body {
 
     async fn raw(&mut self) -> Result<Option<Bytes>, BodyProblem> {
         loop {
-            let Some(frame) = self.incoming.frame().await else { return Ok(None) };
+            let began = Instant::now();
+            let frame = tokio::time::timeout(LOOK, self.incoming.frame()).await;
+            self.waited += began.elapsed();
+            let Ok(frame) = frame else {
+                self.keep_pace()?;
+                continue;
+            };
+            let Some(frame) = frame else { return Ok(None) };
             let Ok(bytes) = frame.map_err(|_| BodyProblem::Broken)?.into_data() else { continue };
             self.read += bytes.len() as u64;
-            let elapsed = self.began.elapsed();
-            if elapsed > PATIENCE && self.read < elapsed.as_secs() * MIN_RATE {
-                return Err(BodyProblem::Slow);
-            }
+            self.came += bytes.len() as u64;
+            self.keep_pace()?;
             if !bytes.is_empty() {
                 return Ok(Some(bytes));
             }
         }
     }
 
+    /// Looks at the pace when there has been time enough. What came faster before does not count: whoever sends much and
+    /// then nothing is slow.
+    fn keep_pace(&mut self) -> Result<(), BodyProblem> {
+        let pace = match &self.haste {
+            Haste::Crowded => CROWDED,
+            Haste::IfWaitedFor(turns) if turns.are_waited_for() => CROWDED,
+            Haste::IfWaitedFor(_) | Haste::Calm => CALM,
+        };
+        if self.waited < pace.within {
+            return Ok(());
+        }
+        // Waiting may have begun long before it became crowded.
+        if u128::from(self.came) * pace.within.as_millis() < u128::from(pace.bytes) * self.waited.as_millis() {
+            return Err(BodyProblem::Slow);
+        }
+        (self.waited, self.came) = (Duration::ZERO, 0);
+        Ok(())
+    }
+
     /// Reads the rest and throws it away: a client that is still sending does not listen, and would take an answer
     /// followed by a closed connection for a broken network. Gives up where the limits do.
     pub(super) async fn drain(mut self, most: u64) {
+        let most = self.read.saturating_add(most);
+        self.haste = Haste::Calm;
         // Nobody wants it, so it need not be unpacked.
         while self.read <= most {
             match self.raw().await {
@@ -114,23 +195,40 @@ impl Body {
         }
     }
 
-    /// All of it, in memory.
-    pub(super) async fn whole(mut self, most: usize) -> Result<Vec<u8>, BodyProblem> {
-        let mut packed = Vec::new();
-        while let Some(bytes) = self.raw().await? {
-            if packed.len() + bytes.len() > most {
+    /// All of it, in memory, for which a share of the budget is taken as it comes: whoever only says that much will come
+    /// takes nothing from others.
+    pub(super) async fn whole(&mut self, most: usize, budget: &Arc<Semaphore>) -> Result<Held, BodyProblem> {
+        tokio::time::timeout(WHOLE, self.gather(most, budget)).await.unwrap_or(Err(BodyProblem::Slow))
+    }
+
+    async fn gather(&mut self, most: usize, budget: &Arc<Semaphore>) -> Result<Held, BodyProblem> {
+        let mut held = Held { bytes: Vec::new(), share: None };
+        while let Some(bytes) = self.next().await? {
+            let length = held.bytes.len() + bytes.len();
+            if length > most {
                 return Err(BodyProblem::TooLarge(most as u64));
             }
-            packed.extend_from_slice(&bytes);
+            held.grow(length, budget)?;
+            held.bytes.extend_from_slice(&bytes);
         }
-        if self.gzip.is_none() || packed.is_empty() {
-            return Ok(packed);
+        Ok(held)
+    }
+}
+
+impl Held {
+    /// Takes what is lacking for so many bytes from the budget, if it has that.
+    fn grow(&mut self, length: usize, budget: &Arc<Semaphore>) -> Result<(), BodyProblem> {
+        let units = length.saturating_sub(UNCOUNTED).div_ceil(UNIT);
+        let lacking = units.saturating_sub(self.share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        if lacking == 0 {
+            return Ok(());
         }
-        let mut bytes = Vec::new();
-        GzReader::new(packed.as_slice())
-            .take(most as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|_| BodyProblem::Gzip)?;
-        if bytes.len() > most { Err(BodyProblem::TooLarge(most as u64)) } else { Ok(bytes) }
+        let lacking = u32::try_from(lacking).map_err(|_| BodyProblem::Busy)?;
+        let more = budget.clone().try_acquire_many_owned(lacking).map_err(|_| BodyProblem::Busy)?;
+        match &mut self.share {
+            Some(share) => share.merge(more),
+            None => self.share = Some(more),
+        }
+        Ok(())
     }
 }

@@ -3,8 +3,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream;
 use grasp_core::limits;
 use grasp_core::repo::Site;
 use grasp_git::child::ChildProblem;
@@ -12,18 +14,17 @@ use grasp_git::serve::{self, Effort, Fetch, Protocol, Request as Wish, Service, 
 use hyper::body::Incoming as HttpBody;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Request, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::body::{Body, BodyProblem};
+use super::body::{Body, BodyProblem, Held};
+use super::receive::drained;
 use super::{Client, GitHouse, busy, turn, typed};
-use crate::door::reply::{Answer, Feed, Reply};
+use crate::door::reply::{Answer, Reply};
 use crate::door::routes::status;
 use crate::hands::directory::{Advertisement, Open, Snapshot};
 use crate::hands::packs::{End, Key, Maker, Reader};
-use crate::hands::turns::Turn;
-
-/// Bytes that one unit of the budget for fetch requests stands for.
-pub(super) const UNIT: usize = 64 * 1024;
+use crate::hands::turns::{Busy, Turn, Turns};
 
 /// Tips of other repositories that an advertisement names, so that their objects need not be sent.
 const MAX_HAVES: usize = 1_000;
@@ -111,21 +112,20 @@ fn protocol(headers: &HeaderMap) -> Protocol {
 pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, request: Request<HttpBody>) -> Answer {
     let (head, body) = request.into_parts();
     let protocol = protocol(&head.headers);
-    let declared = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let gzipped = head.headers.contains_key(header::CONTENT_ENCODING);
-    // What does not say how long it is may be as long as it may.
-    let most = if gzipped { limits::MAX_FETCH_BYTES } else { declared.unwrap_or(limits::MAX_FETCH_BYTES) };
-    let units = u32::try_from(most.min(limits::MAX_FETCH_BYTES).div_ceil(UNIT).max(1)).unwrap_or(1);
-    let Ok(_bytes) = git.fetch_bytes.clone().acquire_many_owned(units).await else { return failed() };
-    let body = match Body::new(&head.headers, body) {
-        Ok(body) => body.whole(limits::MAX_FETCH_BYTES).await,
-        Err(problem) => Err(problem),
-    };
-    let body = match body {
+    let mut body = match Body::new(&head.headers, body) {
         Ok(body) => body,
-        Err(problem @ BodyProblem::Encoding) => return error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem),
-        Err(problem @ BodyProblem::TooLarge(_)) => return error(StatusCode::PAYLOAD_TOO_LARGE, &problem),
-        Err(problem) => return error(StatusCode::BAD_REQUEST, &problem),
+        Err(problem) => return error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem),
+    };
+    let Held { bytes: body, share } = match body.whole(limits::MAX_FETCH_BYTES, &git.fetch_bytes).await {
+        Ok(held) => held,
+        Err(problem) => {
+            let answer = match problem {
+                BodyProblem::TooLarge(_) => error(StatusCode::PAYLOAD_TOO_LARGE, &problem),
+                BodyProblem::Busy => busy(Busy::Everybody),
+                _ => error(StatusCode::BAD_REQUEST, &problem),
+            };
+            return drained(answer, body, limits::MAX_FETCH_BYTES as u64);
+        }
     };
     let Some(snapshot) = git.snapshot(&site).await else { return failed() };
     let mut answer = match Wish::read(protocol, &body) {
@@ -135,7 +135,8 @@ pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, reque
             result(serve::no_such_object(fetch.wants.first().map_or("", String::as_str)).into())
         }
         Ok(Wish::Fetch(fetch)) => {
-            let job = Job { git: git.clone(), site, client, protocol, fetch: Arc::new(fetch) };
+            let job = Job { git: git.clone(), site, client, protocol, fetch, _share: share };
+            drop(body);
             job.answer(snapshot.generation).await
         }
         Err(bad) => result(bad.answer().into()),
@@ -159,13 +160,14 @@ pub(super) fn failed() -> Answer {
 }
 
 /// A fetch that needs git.
-#[derive(Clone)]
 struct Job {
     git: Arc<GitHouse>,
     site: Site,
     client: Client,
     protocol: Protocol,
-    fetch: Arc<Fetch>,
+    fetch: Fetch,
+    /// The memory that the request takes, for as long as it does.
+    _share: Option<OwnedSemaphorePermit>,
 }
 
 impl Job {
@@ -174,8 +176,14 @@ impl Job {
             let (git, site) = (self.git.clone(), self.site.clone());
             tokio::task::spawn_blocking(move || git.layout.pool_bytes(&site)).await.ok().and_then(Result::ok)
         };
+        // A step of a negotiation is a few lines for one client.
+        if self.fetch.answer == serve::request::Answer::Negotiation {
+            let turns = self.git.serving.clone();
+            return self.directly(&turns).await;
+        }
         if size.unwrap_or(u64::MAX) > self.git.largest_kept {
-            return self.directly().await;
+            let turns = self.git.serving_large.clone();
+            return self.directly(&turns).await;
         }
         let request = self.fetch.key.0;
         let key = Key { site: self.site.clone(), generation, request, version: self.protocol as u8 };
@@ -184,7 +192,8 @@ impl Job {
             Err(problem) => {
                 // Perhaps the disk is full; then everybody is served without it.
                 warn!(%problem, "cannot keep answers to fetches");
-                return self.directly().await;
+                let turns = self.git.serving_large.clone();
+                return self.directly(&turns).await;
             }
         };
         if let Some(maker) = maker {
@@ -195,7 +204,12 @@ impl Job {
 
     /// Makes an answer for everybody who wants it.
     async fn make(self, maker: Maker) {
-        match turn(&self.git.serving, self.client).await {
+        let turn = tokio::select! {
+            turn = turn(&self.git.serving, self.client) => turn,
+            // Whoever hangs up stands in nobody's way.
+            () = maker.unwanted() => return,
+        };
+        match turn {
             Ok(turn) => drop(tokio::task::spawn_blocking(move || self.write(maker, turn))),
             Err(why) => maker.finish(End::Busy(why)),
         }
@@ -210,21 +224,25 @@ impl Job {
         drop(turn);
         maker.finish(match result {
             Ok(()) => End::Complete,
-            Err(ChildProblem::Failed { .. } | ChildProblem::Slow(_)) => End::Refused,
+            Err(ChildProblem::Failed { .. }) => End::Refused,
             Err(_) => End::Broken,
         });
     }
 
-    /// Makes an answer for one client alone, as fast as it reads.
-    async fn directly(self) -> Answer {
-        let turn = match turn(&self.git.serving, self.client).await {
+    /// Makes an answer for one client alone, as fast as it reads, but not slower than anybody would.
+    async fn directly(self, turns: &Arc<Turns>) -> Answer {
+        let turn = match turn(turns, self.client).await {
             Ok(turn) => turn,
             Err(why) => return busy(why),
         };
         let (feed, reply) = Reply::stream();
+        let runtime = tokio::runtime::Handle::current();
+        let patience = Duration::from_secs(limits::STALL_SECS);
         tokio::task::spawn_blocking(move || {
-            let result = self
-                .run(|bytes| feed.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| ChildProblem::Unwanted));
+            let result = self.run(|bytes| {
+                let send = feed.send_timeout(Ok(Bytes::copy_from_slice(bytes)), patience);
+                runtime.block_on(send).map_err(|_| ChildProblem::Unwanted)
+            });
             debug!(ended = result.is_ok(), "an answer was made for one client");
             drop(turn);
         });
@@ -252,23 +270,17 @@ async fn follow(mut reader: Reader) -> Answer {
         (0, End::Broken) => return failed(),
         _ => {}
     }
-    let (feed, reply) = Reply::stream();
-    tokio::spawn(pump(reader, feed));
     let mut answer = result(Bytes::new());
-    *answer.body_mut() = reply;
+    *answer.body_mut() = Reply::drawn(stream::unfold(Some(reader), part));
     answer
 }
 
-async fn pump(mut reader: Reader, feed: Feed) {
-    loop {
-        let part = match reader.next().await {
-            Ok(part) => Ok(part),
-            Err(End::Complete | End::Refused) => return,
-            Err(_) => Err(io::Error::other("the answer was not made to its end")),
-        };
-        let over = part.is_err();
-        if feed.send(part).await.is_err() || over {
-            return;
-        }
+/// The next part of an answer, and what gives the one after it.
+async fn part(reader: Option<Reader>) -> Option<(io::Result<Bytes>, Option<Reader>)> {
+    let mut reader = reader?;
+    match reader.next().await {
+        Ok(part) => Some((Ok(part), Some(reader))),
+        Err(End::Complete | End::Refused) => None,
+        Err(_) => Some((Err(io::Error::other("the answer was not made to its end")), None)),
     }
 }

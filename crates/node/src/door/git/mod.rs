@@ -48,8 +48,16 @@ pub(crate) struct GitHouse {
     pub(crate) receiving: Arc<Turns>,
     /// Processes that check pushes.
     pub(crate) checking: Arc<Turns>,
+    /// Processes that check what nobody has signed: fewer, and others than those of signed pushes.
+    pub(crate) checking_unsigned: Arc<Turns>,
     /// Processes that serve.
     pub(crate) serving: Arc<Turns>,
+    /// Processes that serve what is too large to be kept: each is as slow as its client.
+    pub(crate) serving_large: Arc<Turns>,
+    /// Pages that are being made: the writer makes them between two batches.
+    pub(crate) viewing: Arc<Turns>,
+    /// Free disk space below which no large pack is received.
+    pub(crate) reserve_bytes: u64,
     /// Command lists that take megabytes.
     pub(crate) large_pushes: Arc<Semaphore>,
     /// Memory for fetch requests, in units.
@@ -63,7 +71,7 @@ pub(crate) struct GitHouse {
 }
 
 /// Units of the budget for fetch requests.
-pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / fetch::UNIT;
+pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / body::UNIT;
 
 /// Who asks.
 #[derive(Clone, Copy)]
@@ -114,8 +122,8 @@ pub(crate) async fn route(
         "info/refs" if reads => fetch::refs(&git, &site, &open, request.uri().query(), request.headers()).await,
         "git-upload-pack" if request.method() == Method::POST => fetch::upload(git, site, client, request).await,
         "git-receive-pack" if request.method() == Method::POST => receive::push(git, site, client, request).await,
-        "purgatory" if reads => site::show(&git, site, &open, Show::Purgatory, request.headers()).await,
-        "" if reads && is_announced => site::show(&git, site, &open, Show::Page, request.headers()).await,
+        "purgatory" if reads => site::show(&git, (site, &open), Show::Purgatory, client, request.headers()).await,
+        "" if reads && is_announced => site::show(&git, (site, &open), Show::Page, client, request.headers()).await,
         "git-upload-pack" | "git-receive-pack" => method_not_allowed("POST, OPTIONS"),
         "info/refs" | "purgatory" => method_not_allowed("GET, HEAD, OPTIONS"),
         "" if is_announced => method_not_allowed("GET, HEAD, OPTIONS"),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use grasp_core::limits;
 use grasp_core::registrar::push::{Permit, PushRefusal};
 use grasp_core::repo::Site;
+use grasp_git::crash;
 use grasp_git::receive::commands::{Progress, PushLimits, PushParser, PushRequest};
 use grasp_git::receive::report::{self, Refusal};
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View};
@@ -64,11 +65,13 @@ pub(super) async fn push(git: Arc<GitHouse>, site: Site, client: Client, request
         Ok(place) => place,
         Err(why) => return drained(busy(why), body, most),
     };
+    body.hurry_if_waited_for(&git.receiving);
     let (request, rest, _large) = match commands(&git, &mut body).await {
         Ok(Some(read)) => read,
         Ok(None) => return status(StatusCode::BAD_REQUEST, "this is no push\n"),
         Err((heard, sorry)) => return refuse(&git, &site, &heard, &sorry, body),
     };
+    body.hurry_if_waited_for(&git.receiving);
     // The probe that git sends before a large push.
     if request.commands.is_empty() {
         return drained(typed(RESULT, Bytes::new()), body, most);
@@ -117,7 +120,10 @@ async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (
         }
         if large.is_none() && parser.heard().commands.len() > limits::LARGE_PUSH_COMMANDS {
             match git.large_pushes.clone().try_acquire_owned() {
-                Ok(permit) => large = Some(permit),
+                Ok(permit) => {
+                    large = Some(permit);
+                    body.hurry();
+                }
                 Err(_) => return Err((parser.heard().clone(), PushRefusal::Busy.into())),
             }
         }
@@ -142,11 +148,20 @@ async fn spool(
         gathered.extend_from_slice(&next.unwrap_or_default());
         if end || gathered.len() >= GATHER {
             let bytes = std::mem::take(&mut gathered);
-            let write = move || sink.write(&bytes).map(|()| sink);
+            let (layout, reserve) = (git.layout.clone(), git.reserve_bytes);
+            let write = move || {
+                // What is small is let through; what is large must not take the room that events need.
+                if bytes.len() >= GATHER && layout.free_bytes()? < reserve {
+                    return Err(PackProblem::DiskFull);
+                }
+                sink.write(&bytes).map(|()| sink)
+            };
             sink = blocking(write).await??;
         }
         if end {
-            return Ok((incoming, sink.finish()?));
+            let received = sink.finish()?;
+            crash::point("push.received");
+            return Ok((incoming, received));
         }
     }
 }
@@ -173,6 +188,7 @@ async fn finish(
             _ = tick.tick() => drop(feed.try_send(Ok(report::keepalive(&request.capabilities).into()))),
         }
     };
+    crash::point("push.done");
     let last = match result {
         Ok(()) => success(&request),
         Err(sorry) => {
@@ -190,7 +206,8 @@ async fn take_in(
     pack: Incoming,
     received: Received,
 ) -> Result<(), Sorry> {
-    let turn = git.checking.take(client.network).await.map_err(|_| PushRefusal::Busy)?;
+    let checking = if permitted.permit.uploads.is_empty() { &git.checking } else { &git.checking_unsigned };
+    let turn = checking.take(client.network).await.map_err(|_| PushRefusal::Busy)?;
     let open = git.directory.open(&permitted.push.site).ok_or(PushRefusal::NotHosted)?;
     let job = Check {
         git: git.clone(),
@@ -201,6 +218,7 @@ async fn take_in(
     };
     let checked = blocking(move || job.run(pack, received)).await??;
     drop(turn);
+    crash::point("push.checked");
     Ok(git.desk.arrived(permitted, checked).await?)
 }
 
@@ -313,7 +331,7 @@ fn refuse(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry, bod
 }
 
 /// Sends an answer at once and ends it when the request has been read to its end.
-fn drained(answer: Answer, body: Body, most: u64) -> Answer {
+pub(super) fn drained(answer: Answer, body: Body, most: u64) -> Answer {
     let (head, whole) = answer.into_parts();
     let (feed, reply) = Reply::stream();
     tokio::spawn(async move {

@@ -10,7 +10,7 @@ use grasp_git::refs::Target;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
-use super::{GitHouse, fetch};
+use super::{Client, GitHouse, busy, fetch, turn};
 use crate::door::pages::purgatory::{Standing, WaitingView, purgatory_json};
 use crate::door::pages::repository::{RefView, RepositoryPage, repository};
 use crate::door::reply::Answer;
@@ -28,8 +28,17 @@ pub(super) enum Show {
 }
 
 /// Shows a site.
-pub(super) async fn show(git: &Arc<GitHouse>, site: Site, open: &Open, show: Show, headers: &HeaderMap) -> Answer {
-    let view = git.desk.view(site.clone()).await;
+pub(super) async fn show(
+    git: &Arc<GitHouse>,
+    (site, open): (Site, &Open),
+    show: Show,
+    client: Client,
+    headers: &HeaderMap,
+) -> Answer {
+    let view = match turn(&git.viewing, client).await {
+        Ok(_turn) => git.desk.view(site.clone()).await,
+        Err(why) => return busy(why),
+    };
     let standing = match open.place {
         Place::Served => Standing::Served,
         Place::Held => Standing::Waiting,
@@ -109,8 +118,9 @@ fn waiting(view: &SiteView) -> Vec<WaitingView> {
         }
         .to_owned(),
     });
+    // Who knows the whole id could push another commit under it before the event comes.
     let uploads = view.uploads.iter().map(|(event, tip, expires_at)| WaitingView {
-        event: event.to_string(),
+        event: format!("{}…", &event.to_string()[..8]),
         kind: kinds::PULL_REQUEST,
         author: String::new(),
         created_at: 0,
