@@ -23,7 +23,14 @@ impl Author {
     /// The author of this number.
     #[must_use]
     pub fn new(n: u8) -> Self {
-        let mut secret = [1; 32];
+        Self::of_crowd(0, n)
+    }
+
+    /// The author of this number in one of many crowds, of which the first is that of [`new`](Self::new).
+    #[must_use]
+    pub fn of_crowd(crowd: u8, n: u8) -> Self {
+        let mut secret = [1_u8; 32];
+        secret[30] = secret[30].wrapping_add(crowd);
         secret[31] = n;
         let secret = SecretKey::from_slice(&secret).expect("far below the order of the curve");
         let pair = Keypair::from_secret_key(&SECP, &secret);

@@ -1,25 +1,33 @@
 //! What every store must do: a list of named cases, run against the model itself and against the real store.
 
+mod work;
+
 use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, Stamp};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds, signed};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Summary, Target, Tombstone, Write};
+use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 
 /// A store, as the registrar's driver and the readers use it.
 ///
-/// `facts` and `write` belong to the open batch: facts see what was written in it. All other verbs are the readers'
-/// and see what is committed. They may be called while a batch is open.
+/// `facts`, `event`, `is_known` and `write` belong to the open batch: they see what was written in it. All other verbs are
+/// the readers' and see what is committed. They may be called while a batch is open.
 pub trait Shelf {
     /// What is known about an event, with the open batch.
     fn facts(&mut self, event: &Signed, questions: Questions) -> Facts;
 
     /// Adds a change to the open batch.
     fn write(&mut self, write: &Write);
+
+    /// An event, served or held, with the open batch.
+    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)>;
+
+    /// Whether [`event`](Shelf::event) would find it.
+    fn is_known(&mut self, id: EventId) -> bool;
 
     /// Ends the batch: all of its changes are visible and durable.
     fn commit(&mut self);
@@ -42,6 +50,51 @@ pub trait Shelf {
 
     /// Everything that is held, with its deadline, in any order.
     fn held(&mut self) -> Vec<(EventId, Timestamp)>;
+
+    /// Takes the pull requests that went with vanished authors, each once and in any order: in committed batches and, as
+    /// far as the store has come, in the open one.
+    fn removed_pulls(&mut self) -> Vec<Summary>;
+
+    /// What a registrar is told at boot.
+    fn restored(&mut self) -> Vec<Restored>;
+
+    /// Ends the batch as `abort` does, and begins anew with what is durable. Removed pull requests that nobody took are
+    /// not told again.
+    fn restart(&mut self);
+}
+
+/// Something that a registrar is told at boot, so that it can be sorted and compared.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Told {
+    /// [`Restored::Served`].
+    Served(EventId),
+    /// [`Restored::Exception`].
+    Exception(EventId),
+    /// [`Restored::Held`].
+    Held(EventId, Timestamp),
+    /// [`Restored::Todo`].
+    Todo(Todo),
+    /// [`Restored::Staged`].
+    Staged(Upload),
+}
+
+/// What a registrar is told at boot, sorted. Panics if work or uploads are told before events.
+pub fn told(shelf: &mut dyn Shelf) -> Vec<Told> {
+    let is_work = |told: &Told| matches!(told, Told::Todo(_) | Told::Staged(_));
+    let mut all: Vec<Told> = shelf
+        .restored()
+        .into_iter()
+        .map(|restored| match restored {
+            Restored::Served(event) => Told::Served(event.id),
+            Restored::Exception(event) => Told::Exception(event.id),
+            Restored::Held(event, deadline) => Told::Held(event.id, deadline),
+            Restored::Todo(todo) => Told::Todo(todo),
+            Restored::Staged(upload) => Told::Staged(upload),
+        })
+        .collect();
+    assert!(all.is_sorted_by_key(is_work), "work and uploads come after all events: {all:?}");
+    all.sort_unstable();
+    all
 }
 
 /// One promise of a store, shown on an empty one.
@@ -79,6 +132,16 @@ pub const CASES: &[(&str, Case)] = &[
     ("letters and values are compared exactly", exact_tags),
     ("limits are per filter, newest first", limits_per_filter),
     ("long values that differ late are different", long_values),
+    ("a held event may wait longer", work::extend),
+    ("work is noted until it is done", work::todo),
+    ("one upload waits for an event at a site", work::stage),
+    ("work and uploads outlive a restart, and no abort", work::durability),
+    ("an event is found where it stands", work::find_event),
+    ("what a vanished author leaves is unknown at once", work::unknown_at_once),
+    ("pull requests that go with their author are told", work::removed_pulls),
+    ("a summary says what a pull request offers", work::offers),
+    ("what a registrar is told at boot", work::boot),
+    ("an exception ends with what it was for", work::exceptions),
 ];
 
 /// Runs every case on a store of its own.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use grasp_core::nostr::event::{Coordinate, EventId, Stamp, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::registrar::io::{Facts, Questions, Tombstone, Write};
-use grasp_core::repo::RepoId;
+use grasp_core::registrar::io::{Facts, Questions, Todo, Tombstone, Upload, Write};
+use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Timestamp;
 
 use crate::chance::Chance;
-use crate::contract::{Naming, PLENTY, Shelf, draft_owned, key};
+use crate::contract::{Naming, PLENTY, Shelf, Told, draft_owned, key, told};
 use crate::memory::Memory;
 
 /// Sets of filters that are asked after every step.
@@ -21,16 +21,24 @@ pub fn differential(seed: u64, steps: usize, shelf: &mut dyn Shelf) -> u64 {
     let mut history = History { chance: Chance::new(seed), model: Memory::new(), pool: Vec::new(), compared: 0 };
     for step in 0..steps {
         let _naming = Naming(format!("differential: seed {seed}, step {step} of {steps}"));
-        for write in history.next_writes(shelf) {
-            history.model.write(&write);
-            shelf.write(&write);
-        }
-        match history.chance.below(8) {
-            0 => {
+        let writes = history.next_writes(shelf);
+        history.write(shelf, &writes);
+        match history.chance.below(24) {
+            ending @ 0..=2 => {
+                // Whatever was removed for an author must be back.
+                if ending == 0 {
+                    let author = history.author();
+                    let writes = history.vanish(author, Timestamp(TIMES.end));
+                    history.write(shelf, &writes);
+                }
                 history.model.abort();
                 shelf.abort();
             }
-            1..=4 => {
+            3 => {
+                history.model.restart();
+                shelf.restart();
+            }
+            4..=14 => {
                 history.model.commit();
                 shelf.commit();
             }
@@ -54,7 +62,9 @@ struct History {
 }
 
 const AUTHORS: u8 = 4;
-const KINDS: &[u16] = &[0, 1, 1, 5, 5, 7, 62, 62, 1_059, 1_111, 1_621, 10_317, 30_023, 30_617, 30_617, 30_618, 30_618];
+const KINDS: &[u16] = &[
+    0, 1, 1, 5, 5, 7, 62, 62, 1_059, 1_111, 1_618, 1_618, 1_619, 1_621, 10_317, 30_023, 30_617, 30_617, 30_618, 30_618,
+];
 const LETTERS: &[u8] = b"aAeEqptTdx";
 const WORDS: &[&str] =
     &["", "x", "X", "xy", "a:b", "say \"hi\"", "back\\slash", "two\nlines\tand tabs", "\u{1}\u{1f}", "é🚀", "\u{7f}/"];
@@ -62,10 +72,20 @@ const WORDS: &[&str] =
 const TIMES: std::ops::Range<u64> = 100..110;
 
 impl History {
+    fn write(&mut self, shelf: &mut dyn Shelf, writes: &[Write]) {
+        for write in writes {
+            self.model.write(write);
+            shelf.write(write);
+        }
+    }
+
     fn compare(&mut self, shelf: &mut dyn Shelf) {
         for _ in 0..4 {
             let Some(event) = self.chance.pick(&self.pool).cloned() else { break };
             self.compare_facts(shelf, &event);
+            let (model, real) = (self.model.event(event.id), shelf.event(event.id));
+            assert_eq!(model, real, "the event {} (left: model)", event.json());
+            assert_eq!(self.model.is_known(event.id), shelf.is_known(event.id), "whether known: {}", event.json());
         }
         for _ in 0..QUESTIONS_PER_STEP {
             let filters: Vec<Filter> = (0..1 + self.chance.below(3)).map(|_| self.filter()).collect();
@@ -82,6 +102,13 @@ impl History {
         assert_eq!(sorted(self.model.due(now)), sorted(shelf.due(now)), "due at {now} (left: model)");
         assert_eq!(self.model.served(), shelf.served(), "served, in sequence (left: model)");
         assert_eq!(sorted(self.model.held()), sorted(shelf.held()), "held (left: model)");
+        assert_eq!(told(&mut self.model), told(shelf), "told at boot (left: model)");
+        if self.chance.one_in(2) {
+            let (mut model, mut real) = (self.model.removed_pulls(), shelf.removed_pulls());
+            model.sort_unstable();
+            real.sort_unstable();
+            assert_eq!(model, real, "pull requests that went with their authors (left: model)");
+        }
     }
 
     fn compare_facts(&mut self, shelf: &mut dyn Shelf, event: &Signed) -> Facts {
@@ -97,11 +124,18 @@ impl History {
 
     /// What the registrar could write next. It never contradicts what the store knows, so neither does this.
     fn next_writes(&mut self, shelf: &mut dyn Shelf) -> Vec<Write> {
-        match self.chance.below(18) {
+        match self.chance.below(24) {
             0 => self.some_served().map(|event| Write::Remove(event.id)).into_iter().collect(),
             1 => self.some_held().map(|event| Write::Unhold(event.id)).into_iter().collect(),
             2 | 3 => self.release(),
             4 | 5 => self.bury(),
+            6 => {
+                let id = self.some_held().map_or(EventId([9; 32]), |event| event.id);
+                vec![Write::Extend(id, Timestamp(500 + self.chance.draw() % 5))]
+            }
+            7 => self.some_announcement().map(|event| Write::Except(event.id)).into_iter().collect(),
+            8 | 9 => (0..1 + self.chance.below(3)).map(|_| self.todo()).collect(),
+            10 | 11 => (0..1 + self.chance.below(3)).map(|_| self.stage()).collect(),
             _ => {
                 let event =
                     if self.pool.is_empty() || !self.chance.one_in(5) { self.event() } else { self.old_event() };
@@ -130,7 +164,6 @@ impl History {
         let event = if self.pool.is_empty() { self.event() } else { self.old_event() };
         let time = Timestamp(TIMES.start + self.chance.draw() % 12);
         let author = if self.chance.one_in(3) { self.author() } else { event.pubkey };
-        let mut writes = Vec::new();
         let tombstone = match (self.chance.below(8), event.coordinate()) {
             (0..=2, _) => Tombstone::Event(author, event.id),
             (3 | 4, Some(at)) => Tombstone::Coordinate(at, time),
@@ -141,14 +174,67 @@ impl History {
             // Seldom and mostly early, or the world would soon be empty.
             (7, _) if self.chance.one_in(2) => {
                 let up_to = Timestamp(TIMES.start + self.chance.draw() % 6);
-                let held = self.model.held_events().filter(|held| held.pubkey == author && held.created_at <= up_to);
-                writes.extend(held.map(|held| Write::Unhold(held.id)));
-                Tombstone::Author(author, up_to)
+                return self.vanish(author, up_to);
             }
             _ => return Vec::new(),
         };
-        writes.push(Write::Bury(tombstone));
-        writes
+        vec![Write::Bury(tombstone)]
+    }
+
+    fn vanish(&self, author: PublicKey, up_to: Timestamp) -> Vec<Write> {
+        let held = self.model.held_events().filter(|held| held.pubkey == author && held.created_at <= up_to);
+        let unhold = held.map(|held| Write::Unhold(held.id));
+        unhold.chain([Write::Bury(Tombstone::Author(author, up_to))]).collect()
+    }
+
+    /// Work that is noted or done, mostly of what is noted.
+    fn todo(&mut self) -> Write {
+        let noted = told(&mut self.model).into_iter().filter_map(|told| match told {
+            Told::Todo(todo) => Some(todo),
+            _ => None,
+        });
+        let noted: Vec<Todo> = noted.collect();
+        let pull = if self.chance.one_in(2) { None } else { Some(self.upload_id()) };
+        let any = Todo { site: self.site(), pull };
+        if self.chance.one_in(2) {
+            return Write::Todo(any);
+        }
+        Write::Done(if self.chance.one_in(4) { any } else { self.chance.pick(&noted).unwrap_or(&any).clone() })
+    }
+
+    fn stage(&mut self) -> Write {
+        let (site, event) = (self.site(), self.upload_id());
+        if self.chance.one_in(3) {
+            return Write::Unstage(site, event);
+        }
+        let network = if self.chance.one_in(3) { None } else { Some(WORDS[self.chance.below(WORDS.len())].to_owned()) };
+        Write::Stage(Upload {
+            site,
+            event,
+            tip: format!("{:040x}", self.chance.draw()),
+            parcel: self.chance.draw(),
+            bytes: self.chance.draw(),
+            network,
+            deadline: Timestamp(500 + self.chance.draw() % 5),
+        })
+    }
+
+    /// Few, so that rows meet.
+    fn site(&mut self) -> Site {
+        let name = ["x", "X", "é🚀"][self.chance.below(3)];
+        let owner = key(1 + self.chance.below(2) as u8);
+        let repo = RepoId { owner, identifier: Identifier::new(name).expect("names a repository") };
+        if self.chance.one_in(2) { Site::Announced(repo) } else { Site::Submitted(repo) }
+    }
+
+    fn upload_id(&mut self) -> EventId {
+        EventId([1 + self.chance.below(2) as u8; 32])
+    }
+
+    fn some_announcement(&mut self) -> Option<Arc<Signed>> {
+        let is_announcement = |event: &&Arc<Signed>| event.kind == kinds::ANNOUNCEMENT;
+        let announcements: Vec<_> = self.model.served_events().filter(is_announcement).cloned().collect();
+        self.chance.pick(&announcements).cloned()
     }
 
     fn some_served(&mut self) -> Option<Arc<Signed>> {
@@ -184,6 +270,9 @@ impl History {
             let d = if self.chance.one_in(3) { self.word() } else { names[self.chance.below(3)].to_owned() };
             tags.push(vec!["d".to_owned(), d]);
         }
+        if kinds::is_pull_request(kind) {
+            tags.extend(self.offer());
+        }
         for _ in 0..self.chance.below(5) {
             let letter = *self.chance.pick(LETTERS).expect("not empty");
             let mut tag = vec![char::from(letter).to_string(), self.value(letter)];
@@ -205,6 +294,20 @@ impl History {
         // The number makes events different whose every other part is the same.
         let content = format!("{} {}", self.word(), self.chance.draw() % 1_000_000);
         draft_owned(author, kind, created_at, tags, content)
+    }
+
+    /// Tags of a pull request: mostly one commit, for a few repositories.
+    fn offer(&mut self) -> Vec<Vec<String>> {
+        let mut tags = Vec::new();
+        for _ in 0..self.chance.below(3) {
+            let commit = if self.chance.one_in(6) { self.word() } else { format!("{:040x}", self.chance.draw()) };
+            tags.push(vec!["c".to_owned(), commit]);
+        }
+        for _ in 0..self.chance.below(4) {
+            let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: self.author(), d: self.word() };
+            tags.push(vec!["a".to_owned(), at.to_string()]);
+        }
+        tags
     }
 
     /// Tags of a deletion request for things that exist, mostly its author's own.

@@ -1,21 +1,35 @@
-//! A registrar on top of the model of the store, with a clock of its own and the laws that hold after every step.
+//! A registrar on top of the models of the store and of git, with a clock of its own and the laws that hold after every
+//! step.
+//!
+//! It drives the registrar as the real desk does: facts are told inside a batch, the batch commits or fails, and only then
+//! is anything said or done. Work in the git room is done at once, or step by step if the house is [lazy](House::be_lazy).
+//! The world can end at any step ([`House::crash_in`]), and a commit can fail ([`House::fail_commit_in`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod batch;
+mod client;
+mod laws;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Event, EventId};
-use grasp_core::nostr::{PublicKey, Refusal, Signed, Stamp, Verdict, Verifier, kinds};
+use grasp_core::nostr::{PublicKey, Refusal, Signed, Verdict, Verifier, kinds};
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{DataFound, Gone, Input, Look, Output, Source, Submission, Ticket, Write};
+use grasp_core::registrar::io::{Input, PushId, Restored, Source, Submission, Ticket, Todo, Upload};
+use grasp_core::registrar::order::{Order, OrderId, Outcome, Work};
 use grasp_core::registrar::policy::{Mode, Rules};
 use grasp_core::repo::pr::PullRequest;
-use grasp_core::repo::{Identifier, RepoId, Service, State};
+use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
 use grasp_core::time::{Moment, Now, Timestamp};
 
 use crate::contract::Shelf;
+use crate::git::{Git, Oids};
 use crate::memory::Memory;
+use batch::Batch;
+use client::Ongoing;
+pub use client::{Pushed, Wish};
 
 /// Where the simulated service is reached.
 #[must_use]
@@ -33,23 +47,73 @@ pub fn rules() -> Rules {
         strict_maintainers: false,
         max_event_bytes: 256 * 1024,
         purgatory_secs: limits::PURGATORY_SECS,
+        submissions: true,
     }
 }
 
-/// The whole relay without its doors: a registrar, a store and a clock.
+/// The world has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crashed {
+    /// Whether whoever asked had been answered before.
+    pub answered: bool,
+}
+
+/// What the house does by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Fate {
+    #[default]
+    Kind,
+    /// The world ends when so many more steps were tried.
+    Crash(usize),
+    /// So many more commits succeed, then one fails.
+    FailCommit(usize),
+}
+
+/// Refs as they are shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    /// The refs.
+    pub refs: BTreeMap<String, String>,
+    /// Whether there is a folder.
+    pub exists: bool,
+}
+
+/// The whole service without its doors: a registrar, a store, a git room and a clock.
 pub struct House {
     registrar: Registrar,
     memory: Memory,
+    git: Git,
     now: Now,
     tickets: u64,
     /// Every author that was ever heard of: the catalog cannot be walked without knowing whom to ask for.
     authors: BTreeSet<PublicKey>,
-    /// Questions to git since the last [`looks`](House::looks).
-    looks: Vec<Look>,
     /// What was only shown to listeners.
     passed: Vec<Arc<Signed>>,
     /// Names whose bells rang since the last [`bells`](House::bells).
     bells: (BTreeSet<Identifier>, BTreeSet<Identifier>),
+    /// Orders that were given since the last [`orders`](House::orders).
+    orders: Vec<Order>,
+    /// Orders that are under way.
+    running: VecDeque<Order>,
+    /// The refs that the world sees: those of the last commit.
+    shown: BTreeMap<Site, View>,
+    pushes: BTreeMap<PushId, Ongoing>,
+    next_push: u64,
+    /// What was uploaded unsigned: event, tip and objects; and what else was ever brought.
+    uploaded: Vec<(EventId, String, Oids)>,
+    brought: Oids,
+    /// Tips of all pull requests that were ever held.
+    offered: BTreeMap<EventId, String>,
+    /// Sites that could not follow their best state when they were last worked on.
+    behind: BTreeSet<Site>,
+    lazy: bool,
+    lawless: bool,
+    /// Whether work has failed that may still be tried again.
+    ailing: bool,
+    fate: Fate,
+    answered: bool,
+    steps: usize,
+    commits: usize,
 }
 
 impl Default for House {
@@ -65,13 +129,60 @@ impl House {
         Self {
             registrar: Registrar::new(rules),
             memory: Memory::new(),
+            git: Git::default(),
             now: Now { mono: Moment(0), wall: Timestamp(10_000) },
             tickets: 0,
             authors: BTreeSet::new(),
-            looks: Vec::new(),
             passed: Vec::new(),
             bells: Default::default(),
+            orders: Vec::new(),
+            running: VecDeque::new(),
+            shown: BTreeMap::new(),
+            pushes: BTreeMap::new(),
+            next_push: 0,
+            uploaded: Vec::new(),
+            brought: Oids::new(),
+            offered: BTreeMap::new(),
+            behind: BTreeSet::new(),
+            lazy: false,
+            lawless: false,
+            ailing: false,
+            fate: Fate::Kind,
+            answered: false,
+            steps: 0,
+            commits: 0,
         }
+    }
+
+    /// Git works only when it is told to, by [`step`](Self::step) and [`work`](Self::work).
+    pub fn be_lazy(&mut self, lazy: bool) {
+        self.lazy = lazy;
+    }
+
+    /// Checks no laws, where there is so much that it would take too long.
+    pub fn be_lawless(&mut self, lawless: bool) {
+        self.lawless = lawless;
+    }
+
+    /// Lets the world end at one of the next steps: none of them for zero.
+    pub fn crash_in(&mut self, steps: usize) {
+        self.fate = Fate::Crash(steps);
+    }
+
+    /// Lets a commit fail after so many have succeeded.
+    pub fn fail_commit_in(&mut self, commits: usize) {
+        self.fate = Fate::FailCommit(commits);
+    }
+
+    /// Nothing more happens but what is asked for. False if it has happened already.
+    pub fn be_kind(&mut self) -> bool {
+        std::mem::take(&mut self.fate) != Fate::Kind
+    }
+
+    /// How many steps and how many commits there were.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.steps, self.commits)
     }
 
     /// Offers an event, as a client that has shown no key.
@@ -81,10 +192,18 @@ impl House {
 
     /// Offers an event.
     pub fn submit_from(&mut self, event: &Arc<Signed>, source: Source) -> Verdict {
-        let verdict = self.judge(event, source);
-        self.memory.commit();
-        self.check();
-        verdict
+        self.try_submit(event, source).expect("no end was planned")
+    }
+
+    /// Offers an event, if the world does not end before everything that follows from it is done.
+    pub fn try_submit(&mut self, event: &Arc<Signed>, source: Source) -> Result<Verdict, Crashed> {
+        self.answered = false;
+        let mut batch = Batch::default();
+        let verdict = self.judge(&mut batch, event, source);
+        let verdict = if self.conclude(batch)? { verdict } else { Verdict::Refuse(Refusal::StoreFailed) };
+        self.answered = true;
+        self.rest()?;
+        Ok(verdict)
     }
 
     /// Offers a claimed event: its id and signature are checked first.
@@ -97,89 +216,220 @@ impl House {
 
     /// Offers several events in one batch, which commits or fails. After a failed commit the registrar is rebuilt (F4).
     pub fn submit_batch(&mut self, events: &[&Arc<Signed>], commits: bool) -> Vec<Verdict> {
-        let verdicts = events.iter().map(|event| self.judge(event, Source::Client(Vec::new()))).collect();
-        if commits {
-            self.memory.commit();
-            self.check();
-            return verdicts;
+        let mut batch = Batch::default();
+        let judged = events.iter().map(|event| self.judge(&mut batch, event, Source::Client(Vec::new())));
+        let verdicts: Vec<Verdict> = judged.collect();
+        if !commits {
+            self.fate = Fate::FailCommit(0);
         }
-        self.memory.abort();
-        self.rebuild();
-        verdicts.iter().map(|_| Verdict::Refuse(Refusal::StoreFailed)).collect()
+        let committed = self.conclude(batch).expect("no end was planned");
+        self.rest().expect("no end was planned");
+        if committed { verdicts } else { verdicts.iter().map(|_| Verdict::Refuse(Refusal::StoreFailed)).collect() }
     }
 
-    /// Says that git has what an event waits for.
+    /// The way of one event through the open batch.
+    fn judge(&mut self, batch: &mut Batch, event: &Arc<Signed>, source: Source) -> Verdict {
+        self.authors.insert(event.pubkey);
+        let rules = self.registrar.rules();
+        if let Some(refusal) = rules.precheck(event, event.json().len(), self.now.wall) {
+            return Verdict::Refuse(refusal);
+        }
+        let facts = self.memory.facts(event, rules.questions(event));
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.tell(batch, Input::Submitted(Submission { ticket, event: event.clone(), source, facts }));
+        match (batch.replies.pop(), batch.replies.pop()) {
+            (Some((answered, verdict)), None) if answered == ticket => verdict,
+            other => panic!("one submission, one reply, but: {other:?}"),
+        }
+    }
+
+    /// Says that git has what an event waits for, in a repository. Nothing if either is not here.
     pub fn data_found(&mut self, event: EventId, repo: RepoId) {
-        let served_or_held = self.memory.served_events().chain(self.memory.held_events());
-        let found = served_or_held.into_iter().find(|other| other.id == event).cloned();
-        if let Some(event) = found {
-            let facts = self.memory.facts(&event, self.registrar.rules().questions(&event));
-            self.tell(Input::DataFound(DataFound { event, repo, facts }));
+        let Some((event, _)) = self.memory.event(event) else { return };
+        let wanted: Oids = match event.kind {
+            kinds::STATE => State::read(&event).map(|state| state.oids()).unwrap_or_default().into_iter().collect(),
+            _ => PullRequest::read_if(&event).map(|request| request.tip).into_iter().collect(),
+        };
+        self.data_came(&repo, &wanted);
+    }
+
+    /// Lets every hosted repository have these objects, as a hunt that found them everywhere.
+    pub fn git_has(&mut self, oids: &Oids) {
+        for repo in self.hosted() {
+            self.data_came(&repo, oids);
         }
     }
 
-    /// Lets git have these objects: whatever is held and satisfied by them is told so, in every hosted repository that
-    /// it may be satisfied in. So are served states, in those of their repositories that still wait (G1-15).
-    pub fn git_has(&mut self, oids: &BTreeSet<String>) {
-        for event in self.memory.held_events().cloned().collect::<Vec<_>>() {
-            let (repos, wanted) = match event.kind {
-                kinds::STATE => self.wants_of_state(&event),
-                kind if kinds::is_pull_request(kind) => {
-                    PullRequest::read(&event).map(|request| (request.targets, vec![request.tip])).unwrap_or_default()
-                }
-                _ => continue,
-            };
-            self.find(event.id, repos, &wanted, oids);
+    /// Lets objects come to a repository by another way than a push. Nothing if it is not hosted or has them.
+    pub fn data_came(&mut self, repo: &RepoId, oids: &Oids) {
+        if self.registrar.hosted(repo).is_none() || oids.is_empty() {
+            return;
         }
-        let is_state = |event: &&Arc<Signed>| event.kind == kinds::STATE;
-        for event in self.memory.served_events().filter(is_state).cloned().collect::<Vec<_>>() {
-            let (mut repos, wanted) = self.wants_of_state(&event);
-            let catalog = self.registrar.catalog();
-            repos.retain(|repo| catalog.announcement(repo).is_some_and(|slots| slots.held.is_some()));
-            self.find(event.id, repos, &wanted, oids);
+        self.brought.extend(oids.iter().cloned());
+        let site = Site::Announced(repo.clone());
+        if self.git.put(&site, oids) {
+            self.shown.entry(site).or_default().exists = true;
+            self.inform(Input::DataCame(repo.identifier.clone()));
         }
     }
 
-    fn wants_of_state(&self, event: &Event) -> (Vec<RepoId>, Vec<String>) {
-        let state = State::read(event).filter(State::is_satisfiable);
-        state.map(|state| (self.repos_of(&state.identifier, state.author), state.oids())).unwrap_or_default()
+    /// Tells the registrar something, and lets everything follow from it.
+    pub fn inform(&mut self, input: Input) {
+        self.try_inform(input).expect("no end was planned");
     }
 
-    fn find(&mut self, event: EventId, repos: Vec<RepoId>, wanted: &[String], oids: &BTreeSet<String>) {
-        if wanted.iter().all(|oid| oids.contains(oid)) {
-            for repo in repos {
-                self.data_found(event, repo);
-            }
-        }
+    fn try_inform(&mut self, input: Input) -> Result<(), Crashed> {
+        let mut batch = Batch::default();
+        self.tell(&mut batch, input);
+        self.conclude(batch)?;
+        self.rest()
     }
 
     /// Lets time pass: held events give up at their deadlines, served ones at their own expiry.
     pub fn advance(&mut self, secs: u64) {
+        self.try_advance(secs).expect("no end was planned");
+    }
+
+    /// Lets time pass, if the world does not end meanwhile.
+    pub fn try_advance(&mut self, secs: u64) -> Result<(), Crashed> {
+        self.answered = false;
         let end = self.now.mono.plus_secs(secs);
         while let Some((alarm, _)) = self.registrar.alarm().filter(|(alarm, _)| *alarm <= end) {
             // Deadlines are whole seconds after whole seconds here, so that the wall clock keeps up.
             self.now.wall = self.now.wall.plus_secs(alarm.since(self.now.mono).as_secs());
             self.now.mono = self.now.mono.max(alarm);
-            self.wake();
+            self.wake()?;
         }
         self.now.wall = self.now.wall.plus_secs(end.since(self.now.mono).as_secs());
         self.now.mono = end;
-        self.wake();
+        self.wake()?;
         for summary in self.memory.due(self.now.wall) {
-            self.tell(Input::Expired(summary));
+            self.try_inform(Input::Expired(summary))?;
         }
+        Ok(())
     }
 
     /// Steps the wall clock without time passing.
     pub fn set_wall(&mut self, wall: Timestamp) {
         self.now.wall = wall;
-        self.wake();
+        self.wake().expect("no end was planned");
     }
 
-    /// As after a crash: what was committed stays, the registrar is rebuilt from it, the monotonic clock begins anew.
+    fn wake(&mut self) -> Result<(), Crashed> {
+        let mut batch = Batch::default();
+        self.registrar.wake(self.now);
+        self.drain(&mut batch);
+        self.conclude(batch)?;
+        self.rest()
+    }
+
+    /// As after a crash: what is durable stays, the registrar is rebuilt from it, the monotonic clock begins anew.
     pub fn restart(&mut self) {
+        self.boot().expect("no end was planned");
+    }
+
+    /// A new process begins with what the old one has left on disk, if that does not end, too.
+    pub fn boot(&mut self) -> Result<(), Crashed> {
         self.now.mono = Moment(0);
-        self.rebuild();
+        self.memory.restart();
+        self.running.clear();
+        self.pushes.clear();
+        self.rebuild()?;
+        self.rest()
+    }
+
+    /// Reads everything back, as at boot and after a failed commit.
+    fn rebuild(&mut self) -> Result<(), Crashed> {
+        self.registrar = Registrar::new(self.registrar.rules().clone());
+        for restored in self.memory.restored() {
+            self.registrar.handle(self.now, Input::Restored(restored));
+        }
+        let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
+        self.git.restart(&kept);
+        let view = |folder: &crate::git::Folder| View { refs: folder.refs.clone(), exists: true };
+        self.shown = self.git.sites().map(|(site, folder)| (site.clone(), view(folder))).collect();
+        let mut batch = Batch::default();
+        self.tell(&mut batch, Input::Ready);
+        self.registrar.wake(self.now);
+        self.drain(&mut batch);
+        self.conclude(batch).map(|_| ())
+    }
+
+    /// The orders that are under way.
+    #[must_use]
+    pub fn running(&self) -> &VecDeque<Order> {
+        &self.running
+    }
+
+    /// Lets git do one durable step of an order that is under way, or report that nothing is left to do.
+    pub fn step(&mut self, nth: usize) -> Result<(), Crashed> {
+        let Some(order) = self.running.get(nth).cloned() else { return Ok(()) };
+        match self.git.step(&order) {
+            None => self.after_git_step(),
+            Some(outcome) => self.report(nth, outcome),
+        }
+    }
+
+    /// Lets an order that is under way fail where it stands.
+    pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
+        self.ailing = true;
+        self.report(nth, Outcome::Failed("the disk is full".to_owned()))
+    }
+
+    fn report(&mut self, nth: usize, outcome: Outcome) -> Result<(), Crashed> {
+        let Some(order) = self.running.remove(nth) else { return Ok(()) };
+        let mut batch = Batch::default();
+        let folder = self.git.site(&order.site);
+        let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
+        batch.refs.push((order.site.clone(), view));
+        if let (Work::Align(align), Outcome::Aligned(aligned)) = (&order.work, &outcome)
+            && let Some(best) = align.candidates.first()
+        {
+            match aligned.chosen == Some(best.event) {
+                true => self.behind.remove(&order.site),
+                false => self.behind.insert(order.site.clone()),
+            };
+        }
+        self.tell(&mut batch, Input::Ordered(order.id, outcome));
+        self.conclude(batch).map(|_| ())
+    }
+
+    /// Lets git do everything that is to be done.
+    pub fn work(&mut self) -> Result<(), Crashed> {
+        while !self.running.is_empty() {
+            self.step(0)?;
+        }
+        self.check_rest();
+        Ok(())
+    }
+
+    /// What happens when a fact has been dealt with.
+    fn rest(&mut self) -> Result<(), Crashed> {
+        if self.lazy { Ok(()) } else { self.work() }
+    }
+
+    /// Lets everything that failed be done after all.
+    pub fn heal(&mut self) {
+        self.be_kind();
+        for _ in 0..20 {
+            self.work().expect("no end is planned");
+            if self.notes().is_empty() {
+                break;
+            }
+            self.advance(limits::ORDER_RETRY_SECS);
+        }
+        self.ailing = false;
+        // What failed and left no note is tried once more, too.
+        self.advance(limits::ORDER_RETRY_SECS);
+        self.work().expect("no end is planned");
+    }
+
+    /// The repositories that are hosted here.
+    #[must_use]
+    pub fn hosted(&self) -> Vec<RepoId> {
+        let repos = self.registrar.catalog().repositories().map(|(repo, _)| repo);
+        repos.filter(|repo| self.registrar.hosted(repo).is_some()).collect()
     }
 
     /// The repositories hosted here that an author may speak for.
@@ -204,6 +454,24 @@ impl House {
         &mut self.memory
     }
 
+    /// Git.
+    pub fn git(&mut self) -> &mut Git {
+        &mut self.git
+    }
+
+    /// The refs of a site, as the world sees them.
+    #[must_use]
+    pub fn refs(&self, site: &Site) -> BTreeMap<String, String> {
+        self.shown.get(site).map(|view| view.refs.clone()).unwrap_or_default()
+    }
+
+    /// All sites that have refs to show or a folder, with their refs.
+    #[must_use]
+    pub fn views(&self) -> BTreeMap<Site, View> {
+        let worth = |(_, view): &(&Site, &View)| view.exists || !view.refs.is_empty();
+        self.shown.iter().filter(worth).map(|(site, view)| (site.clone(), view.clone())).collect()
+    }
+
     /// The time.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -217,9 +485,29 @@ impl House {
         (served, self.memory.held_events().map(|event| event.id).collect())
     }
 
-    /// Takes the questions that were put to git.
-    pub fn looks(&mut self) -> Vec<Look> {
-        std::mem::take(&mut self.looks)
+    /// The durable notes of work.
+    #[must_use]
+    pub fn notes(&self) -> BTreeSet<Todo> {
+        let todo = |restored| if let Restored::Todo(todo) = restored { Some(todo) } else { None };
+        Memory::restored(&self.memory).into_iter().filter_map(todo).collect()
+    }
+
+    /// The uploads that have a row.
+    #[must_use]
+    pub fn staged(&self) -> Vec<Upload> {
+        let staged = |restored| if let Restored::Staged(upload) = restored { Some(upload) } else { None };
+        Memory::restored(&self.memory).into_iter().filter_map(staged).collect()
+    }
+
+    /// Takes the orders that were given.
+    pub fn orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Where an order stands among those that are under way.
+    #[must_use]
+    pub fn place_of(&self, order: OrderId) -> Option<usize> {
+        self.running.iter().position(|running| running.id == order)
     }
 
     /// Takes the events that were only passed on.
@@ -230,185 +518,5 @@ impl House {
     /// Takes the bells that rang: names for sync, names for the hunt.
     pub fn bells(&mut self) -> (BTreeSet<Identifier>, BTreeSet<Identifier>) {
         std::mem::take(&mut self.bells)
-    }
-
-    /// The way of one event through the open batch.
-    fn judge(&mut self, event: &Arc<Signed>, source: Source) -> Verdict {
-        self.authors.insert(event.pubkey);
-        let rules = self.registrar.rules();
-        if let Some(refusal) = rules.precheck(event, event.json().len(), self.now.wall) {
-            return Verdict::Refuse(refusal);
-        }
-        let facts = self.memory.facts(event, rules.questions(event));
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        let submission = Submission { ticket, event: event.clone(), source, facts };
-        self.registrar.handle(self.now, Input::Submitted(submission));
-        let mut replies = self.drain();
-        match (replies.pop(), replies.pop()) {
-            (Some((answered, verdict)), None) if answered == ticket => verdict,
-            other => panic!("one submission, one reply, but: {other:?}"),
-        }
-    }
-
-    fn tell(&mut self, input: Input) {
-        self.registrar.handle(self.now, input);
-        self.settle();
-        self.check();
-    }
-
-    fn wake(&mut self) {
-        self.registrar.wake(self.now);
-        self.settle();
-        self.check();
-    }
-
-    /// Checks that what the catalog derives as it goes (sets, names, hosts) is what a fresh one derives from the store.
-    pub fn check_derived(&self, identifiers: &[&str]) {
-        let mut fresh = Registrar::new(self.registrar.rules().clone());
-        for restored in self.memory.restored() {
-            fresh.handle(self.now, Input::Restored(restored));
-        }
-        let strict = self.registrar.rules().strict_maintainers;
-        for identifier in identifiers.iter().filter_map(|name| Identifier::new(name)) {
-            for author in &self.authors {
-                let view = |registrar: &Registrar| {
-                    let family = registrar.catalog().family(&identifier);
-                    family.map(|family| {
-                        let hosts: Vec<_> = family.hosts_of(*author, strict).collect();
-                        let maintainers = family.maintainers(*author, strict);
-                        (hosts, maintainers, family.has_host(), family.is_invited(*author, strict))
-                    })
-                };
-                assert_eq!(view(&self.registrar), view(&fresh), "derived (left) about {author} and {identifier:?}");
-                let named = |registrar: &Registrar| registrar.catalog().is_named(*author);
-                assert_eq!(named(&self.registrar), named(&fresh), "whether {author} is named");
-            }
-        }
-    }
-
-    fn rebuild(&mut self) {
-        self.registrar = Registrar::new(self.registrar.rules().clone());
-        for restored in self.memory.restored() {
-            // The laws hold when all of it has been told.
-            self.registrar.handle(self.now, Input::Restored(restored));
-            self.settle();
-        }
-        self.check();
-    }
-
-    fn settle(&mut self) {
-        assert_eq!(self.drain(), [], "nobody asked");
-        self.memory.commit();
-    }
-
-    /// Does what the registrar wants and gives back its replies.
-    fn drain(&mut self) -> Vec<(Ticket, Verdict)> {
-        let mut replies = Vec::new();
-        while let Some(output) = self.registrar.poll() {
-            match output {
-                Output::Write(write) => self.write(&write),
-                Output::Reply(ticket, verdict) => replies.push((ticket, verdict)),
-                Output::Pass(event) => self.passed.push(event),
-                Output::Look(look) => self.looks.push(look),
-                Output::Interest(identifier) => {
-                    self.bells.0.insert(identifier);
-                }
-                Output::Quarry(identifier) => {
-                    self.bells.1.insert(identifier);
-                }
-            }
-        }
-        replies
-    }
-
-    /// A write that contradicts the store's own tables is a bug of the registrar.
-    fn write(&mut self, write: &Write) {
-        if let Write::Put(event) | Write::Hold(event, _) = write {
-            let facts = self.memory.facts(event, Default::default());
-            assert_eq!(facts.known, None, "{write:?} of something known");
-            let loses = facts.current.is_some_and(|current| !grasp_core::nostr::supersedes(event.stamp(), current));
-            assert!(!loses, "{write:?} of something superseded");
-        }
-        self.memory.write(write);
-    }
-
-    /// The laws.
-    fn check(&self) {
-        let (served, held) = self.sets();
-        assert!(served.is_disjoint(&held), "both served and held: {:?}", served.intersection(&held));
-        let mut coordinates = BTreeSet::new();
-        for event in self.memory.served_events() {
-            if let Some(at) = event.coordinate() {
-                assert!(coordinates.insert(at.clone()), "two versions are served at {at}");
-            }
-            let gone = self.memory.whereabouts(event).1;
-            let cannot_be_deleted = matches!(event.kind, kinds::DELETION | kinds::VANISH);
-            assert!(
-                gone.is_none() || (cannot_be_deleted && gone == Some(Gone::Deleted)) || event.kind == kinds::VANISH,
-                "served although {gone:?}: {}",
-                event.json()
-            );
-        }
-        for id in &held {
-            assert!(self.registrar.purgatory().get(*id).is_some(), "held but not in the books: {id}");
-        }
-        assert_eq!(held.len(), self.registrar.purgatory().len(), "in the books but not held");
-        if self.registrar.rules().mode == Mode::Grasp {
-            assert_eq!(self.remembered(), self.stored(), "the catalog (left) disagrees with the store");
-            self.check_exceptions();
-        }
-    }
-
-    /// An announcement of a repository that is not hosted here lives only beside one that is (F7).
-    fn check_exceptions(&self) {
-        for (repo, slots) in self.registrar.catalog().repositories() {
-            let family = self.registrar.catalog().family(&repo.identifier);
-            let lonely = slots.served.as_ref().is_some_and(|served| !served.listed)
-                && !family.is_some_and(|family| family.has_host());
-            assert!(!lonely, "an exception without any host: {repo}");
-        }
-    }
-
-    fn remembered(&self) -> Books {
-        let catalog = self.registrar.catalog();
-        let mut books = Books::default();
-        for (repo, slots) in catalog.repositories() {
-            books.note(&repo, kinds::ANNOUNCEMENT, true, slots.served.as_ref().map(|served| served.stamp));
-            books.note(&repo, kinds::ANNOUNCEMENT, false, slots.held.as_ref().map(|held| held.stamp));
-        }
-        for author in &self.authors {
-            for identifier in catalog.identifiers_of(*author) {
-                let repo = RepoId { owner: *author, identifier: identifier.clone() };
-                let states = catalog.family(identifier).and_then(|family| family.states(*author));
-                books.note(&repo, kinds::STATE, true, states.and_then(|states| states.served));
-                books.note(&repo, kinds::STATE, false, states.into_iter().flat_map(|states| states.held.clone()));
-            }
-        }
-        books
-    }
-
-    fn stored(&self) -> Books {
-        let mut books = Books::default();
-        let served = self.memory.served_events().map(|event| (event, true));
-        for (event, is_served) in served.chain(self.memory.held_events().map(|event| (event, false))) {
-            if matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE) {
-                let repo = event.coordinate().as_ref().and_then(RepoId::of).expect("nothing else gets in");
-                books.note(&repo, event.kind, is_served, Some(event.stamp()));
-            }
-        }
-        books
-    }
-}
-
-/// Announcements and states: whose, of which kind, served or held, which versions.
-#[derive(PartialEq, Eq, Debug, Default)]
-struct Books(BTreeMap<(RepoId, u16, bool), BTreeSet<(Timestamp, EventId)>>);
-
-impl Books {
-    fn note(&mut self, repo: &RepoId, kind: u16, served: bool, stamps: impl IntoIterator<Item = Stamp>) {
-        for stamp in stamps {
-            self.0.entry((repo.clone(), kind, served)).or_default().insert((stamp.created_at, stamp.id));
-        }
     }
 }

@@ -5,12 +5,14 @@
 //! - [`memory`]: the model of the store, naive on purpose.
 //! - [`contract`]: what every store must do, run against the model and against the real one; [`differential`]: both live
 //!   through the same random history.
-//! - [`house`]: a registrar on top of the model, with the laws that hold after every step.
+//! - [`git`]: the model of the git room, which does one durable step at a time.
+//! - [`house`]: a registrar on top of both models, with the laws that hold after every step.
 
 pub mod author;
 pub mod cast;
 pub mod chance;
 pub mod contract;
 pub mod differential;
+pub mod git;
 pub mod house;
 pub mod memory;

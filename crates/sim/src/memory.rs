@@ -6,9 +6,9 @@ use std::sync::Arc;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Tombstone, Write};
-use grasp_core::repo::RepoId;
+use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
 use grasp_core::repo::catalog::Place;
+use grasp_core::repo::{RepoId, Site};
 use grasp_core::time::Timestamp;
 
 use crate::contract::Shelf;
@@ -20,6 +20,8 @@ pub struct Memory {
     rows: Rows,
     /// What was there at the last commit, if anything was written since.
     committed: Option<Box<Rows>>,
+    /// Pull requests that went with their authors in committed batches and of which nobody has been told yet.
+    removed_pulls: Vec<Summary>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,10 @@ struct Rows {
     vanished_until: BTreeMap<PublicKey, Timestamp>,
     withdrawn: BTreeMap<RepoId, Stamp>,
     exceptions: BTreeSet<EventId>,
+    todo: BTreeSet<Todo>,
+    staged: BTreeMap<(Site, EventId), Upload>,
+    /// The same of the open batch.
+    removed_pulls: Vec<Summary>,
     next_seq: u64,
 }
 
@@ -47,7 +53,8 @@ impl Memory {
         Self::default()
     }
 
-    /// What a registrar is told at boot: served announcements and states, and everything that is held.
+    /// What a registrar is told at boot: served announcements and states, everything that is held, what is to be done
+    /// and what is staged.
     #[must_use]
     pub fn restored(&self) -> Vec<Restored> {
         let rows = self.readable();
@@ -57,7 +64,9 @@ impl Memory {
             true => Restored::Exception(event.clone()),
             false => Restored::Served(event.clone()),
         };
-        served.map(as_served).chain(held).collect()
+        let todo = rows.todo.iter().cloned().map(Restored::Todo);
+        let staged = rows.staged.values().cloned().map(Restored::Staged);
+        served.map(as_served).chain(held).chain(todo).chain(staged).collect()
     }
 
     /// The served events, in the order in which they came to be served.
@@ -96,12 +105,36 @@ impl Shelf for Memory {
 
     fn commit(&mut self) {
         self.committed = None;
+        self.removed_pulls.append(&mut self.rows.removed_pulls);
     }
 
     fn abort(&mut self) {
         if let Some(committed) = self.committed.take() {
             self.rows = *committed;
         }
+    }
+
+    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)> {
+        Some((self.rows.known(id)?.clone(), self.rows.place(id)?))
+    }
+
+    fn is_known(&mut self, id: EventId) -> bool {
+        self.rows.known(id).is_some()
+    }
+
+    fn removed_pulls(&mut self) -> Vec<Summary> {
+        let mut removed = std::mem::take(&mut self.removed_pulls);
+        removed.append(&mut self.rows.removed_pulls);
+        removed
+    }
+
+    fn restored(&mut self) -> Vec<Restored> {
+        Memory::restored(self)
+    }
+
+    fn restart(&mut self) {
+        self.abort();
+        self.removed_pulls.clear();
     }
 
     fn query(&mut self, filters: &[Filter], default_limit: usize, now: Timestamp) -> Vec<EventId> {
@@ -164,6 +197,11 @@ impl Rows {
         } else {
             self.held.contains_key(&id).then_some(Place::Held)
         }
+    }
+
+    fn known(&self, id: EventId) -> Option<&Arc<Signed>> {
+        let held = self.held.get(&id).map(|(event, _)| event);
+        self.served.get(&id).map(|served| &served.event).or(held)
     }
 
     fn at(&self, coordinate: &Coordinate) -> Option<&Arc<Signed>> {
@@ -233,11 +271,7 @@ impl Rows {
             let place = self.place(event.id)?;
             Some(Target { event: Summary::of(event), place })
         };
-        let known = |id: EventId| {
-            let held = self.held.get(&id).map(|(event, _)| event);
-            self.served.get(&id).map(|served| &served.event).or(held)
-        };
-        let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(known);
+        let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(|id| self.known(id));
         let by_coordinate = request
             .values("a")
             .filter_map(Coordinate::parse)
@@ -257,6 +291,11 @@ impl Rows {
             Write::Hold(event, deadline) => {
                 self.held.insert(event.id, (event.clone(), *deadline));
             }
+            Write::Extend(id, deadline) => {
+                if let Some((_, until)) = self.held.get_mut(id) {
+                    *until = *deadline;
+                }
+            }
             Write::Release(id) => {
                 if let Some((event, _)) = self.held.remove(id) {
                     self.serve(event);
@@ -265,17 +304,34 @@ impl Rows {
             Write::Unhold(id) => {
                 self.held.remove(id);
             }
-            Write::Remove(id) => {
-                self.served.remove(id);
-            }
+            Write::Remove(id) => drop(self.unserve(*id)),
             Write::Bury(tombstone) => self.bury(tombstone),
+            Write::Todo(todo) => {
+                self.todo.insert(todo.clone());
+            }
+            Write::Done(todo) => {
+                self.todo.remove(todo);
+            }
+            Write::Stage(upload) => {
+                self.staged.insert((upload.site.clone(), upload.event), upload.clone());
+            }
+            Write::Unstage(site, event) => {
+                self.staged.remove(&(site.clone(), *event));
+            }
         }
+    }
+
+    /// Stops serving an event. That it was an exception is forgotten with it.
+    fn unserve(&mut self, id: EventId) -> Option<Arc<Signed>> {
+        let served = self.served.remove(&id)?;
+        self.exceptions.remove(&id);
+        Some(served.event)
     }
 
     fn serve(&mut self, event: Arc<Signed>) {
         let stands_there = event.coordinate().and_then(|at| self.at(&at)).map(|old| old.id);
         if let Some(old) = stands_there {
-            self.served.remove(&old);
+            self.unserve(old);
         }
         self.served.insert(event.id, Served { event, seq: self.next_seq });
         self.next_seq += 1;
@@ -300,12 +356,15 @@ impl Rows {
                 let until = self.vanished_until.entry(*author).or_insert(*up_to);
                 *until = (*until).max(*up_to);
                 let hex = author.to_string();
-                self.served.retain(|_, served| {
-                    let event = &served.event;
+                let goes = |event: &&Arc<Signed>| {
                     let own = event.pubkey == *author && event.kind != kinds::VANISH;
                     let wrapped = event.kind == kinds::GIFT_WRAP && event.values("p").any(|key| key == hex);
-                    event.created_at > *up_to || !(own || wrapped)
-                });
+                    event.created_at <= *up_to && (own || wrapped)
+                };
+                for id in self.events().filter(goes).map(|event| event.id).collect::<Vec<_>>() {
+                    let gone = self.unserve(id).filter(|event| kinds::is_pull_request(event.kind));
+                    self.removed_pulls.extend(gone.map(|event| Summary::of(&event)));
+                }
             }
         }
     }

@@ -1,22 +1,24 @@
 //! What is served in the end does not depend on the order in which events arrived.
 //!
-//! Each script is a handful of events and the objects that git has. Every permutation is played: after each arrival git
-//! tells what it has found, and what was refused is offered again until nothing changes, as sync's refused index does.
-//! Then the end is compared across permutations, also with a restart after every step.
+//! Each script is a handful of events and pushes, and the objects that git has. Every permutation is played: after each
+//! arrival git tells what it has found, and what was refused is offered again until nothing changes, as sync's refused
+//! index does, and as people do with their pushes. Then the end is compared across permutations, also with a restart after
+//! every step.
 //!
 //! Events that lose their last link stay until a background sweep judges them (F8). The sweep is not written yet, so
 //! the comparison looks at what it would leave: see [`Ending`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Signed, Verdict, kinds};
 use grasp_core::registrar::policy::Rules;
-use grasp_core::repo::Identifier;
-use grasp_sim::author::{owned, pair};
+use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::{Identifier, Site};
+use grasp_sim::author::{Author, owned, pair};
 use grasp_sim::cast::{m, main_at, o, oid, r, x};
-use grasp_sim::house::{House, rules, service};
+use grasp_sim::house::{House, View, Wish, rules, service};
 
 /// What is offered again after each arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,7 @@ struct Script {
     rules: Rules,
     /// With names, for the report.
     events: Vec<(&'static str, Arc<Signed>)>,
+    pushes: Vec<(&'static str, Wish)>,
     /// Digits of the objects that git has from the beginning.
     git: &'static str,
     again: Again,
@@ -39,36 +42,67 @@ struct Script {
 
 impl Script {
     fn new(git: &'static str, events: Vec<(&'static str, Arc<Signed>)>) -> Self {
-        assert!(events.len() <= 6, "720 orders are enough");
-        Self { rules: rules(), events, git, again: Again::Refused }
+        Self { rules: rules(), events, pushes: Vec::new(), git, again: Again::Refused }
+    }
+
+    fn with(self, pushes: Vec<(&'static str, Wish)>) -> Self {
+        Self { pushes, ..self }
+    }
+
+    fn name(&self, nth: usize) -> &'static str {
+        self.events.get(nth).map(|(name, _)| *name).unwrap_or_else(|| self.pushes[nth - self.events.len()].0)
+    }
+
+    /// Does what has this number. True if somebody will try again.
+    fn offer(&self, house: &mut House, nth: usize) -> bool {
+        match self.events.get(nth) {
+            Some((_, event)) => {
+                let verdict = house.submit(event);
+                self.again == Again::Absent || matches!(verdict, Verdict::Refuse(_))
+            }
+            // Also what was there once and went with its repository is pushed again.
+            None => {
+                let _ = house.push(&self.pushes[nth - self.events.len()].1);
+                true
+            }
+        }
     }
 
     /// Every order ends the same, with these served and these held.
     #[track_caller]
     fn ends(&self, served: &[&'static str], held: &[&'static str]) {
+        let count = self.events.len() + self.pushes.len();
+        assert!(count <= 6, "720 orders are enough");
         let expected = Ending { served: served.iter().copied().collect(), held: held.iter().copied().collect() };
-        for order in permutations(self.events.len()) {
+        let mut views: Option<BTreeMap<Site, View>> = None;
+        for order in permutations(count) {
             for restarts in [false, true] {
-                let ending = self.play(&order, restarts);
-                let names: Vec<&str> = order.iter().map(|nth| self.events[*nth].0).collect();
+                let (ending, refs) = self.play(&order, restarts);
+                let names: Vec<&str> = order.iter().map(|nth| self.name(*nth)).collect();
                 assert_eq!(ending, expected, "(left: this order) restarts: {restarts}, order: {names:?}");
+                let same = views.get_or_insert_with(|| refs.clone());
+                assert_eq!(refs, *same, "(left: this order) restarts: {restarts}, order: {names:?}");
             }
         }
     }
 
-    fn play(&self, order: &[usize], restarts: bool) -> Ending {
+    /// Gives what is served and held, and the refs of everything that has any.
+    fn play(&self, order: &[usize], restarts: bool) -> (Ending, BTreeMap<Site, View>) {
         let mut house = House::new(self.rules.clone());
+        for (later, earlier) in [('b', 'a'), ('c', 'b')] {
+            house.git().need(&oid(later), &[&oid(earlier)]);
+        }
         let git: BTreeSet<String> = self.git.chars().map(oid).collect();
         let mut again: Vec<usize> = Vec::new();
         let offer = |house: &mut House, nth: usize| {
-            let before = house.sets();
-            let verdict = house.submit(&self.events[nth].1);
+            let before = (house.sets(), house.views());
+            let comes_again = self.offer(house, nth);
             house.git_has(&git);
-            let changed = house.sets() != before;
+            let changed = (house.sets(), house.views()) != before;
             if restarts && changed {
                 house.restart();
             }
-            (changed, self.again == Again::Absent || matches!(verdict, Verdict::Refuse(_)))
+            (changed, comes_again)
         };
         for nth in order {
             let (mut changed, comes_again) = offer(&mut house, *nth);
@@ -91,7 +125,8 @@ impl Script {
                 });
             }
         }
-        self.ending(&mut house)
+        let views = house.views().into_iter().filter(|(_, view)| !view.refs.is_empty()).collect();
+        (self.ending(&mut house), views)
     }
 
     /// What the sweep would leave: announcements, states whose author may speak for a hosted repository, requests, and
@@ -102,12 +137,17 @@ impl Script {
             let identifier = event.tag("d").and_then(Identifier::new).expect("a repository");
             !house.repos_of(&identifier, event.pubkey).is_empty()
         };
+        let is_submission = |event: &Signed| {
+            let request = PullRequest::read(event).expect("a pull request");
+            !self.rules.submissions_of(event.pubkey, &request).is_empty()
+        };
         let (served, held) = house.sets();
         let event = |id: &EventId| &self.events.iter().find(|(_, event)| event.id == *id).expect("of the script").1;
         let mut rooted: BTreeSet<EventId> = served
             .iter()
             .filter(|id| match event(id).kind {
                 kinds::STATE => speaks(event(id)),
+                kind if kinds::is_pull_request(kind) => is_submission(event(id)),
                 kind => matches!(kind, kinds::ANNOUNCEMENT | kinds::DELETION | kinds::VANISH | kinds::GRASP_LIST),
             })
             .copied()
@@ -436,4 +476,168 @@ fn g1_29_reciprocal_maintainers() {
     ];
     let strict = Rules { strict_maintainers: true, ..rules() };
     Script { rules: strict, ..Script::new("a", events) }.ends(&[], &["o's", "m's", "state"]);
+}
+
+fn tool(owner: &Author) -> Site {
+    Site::Announced(owner.repo_id("tool"))
+}
+
+/// A push of `main`; `brings` are the digits of what else comes.
+fn main_to(owner: &Author, digit: char, brings: &str) -> Wish {
+    let brings: Vec<String> = brings.chars().map(oid).collect();
+    let brings: Vec<&str> = brings.iter().map(String::as_str).collect();
+    Wish::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
+}
+
+#[test]
+fn pushes_of_one_author() {
+    let events = vec![
+        ("announcement", o().listed(&service(), "tool", 100, &[])),
+        ("s1", main_at(&o(), 101, 'a')),
+        ("s2", main_at(&o(), 102, 'b')),
+    ];
+    let pushes = vec![("push a", main_to(&o(), 'a', "")), ("push b", main_to(&o(), 'b', "a"))];
+    Script::new("", events.clone()).with(pushes.clone()).ends(&["announcement", "s2"], &[]);
+    Script::new("", events).with(pushes[..1].to_vec()).ends(&["announcement", "s1"], &["s2"]);
+}
+
+#[test]
+fn pushes_of_the_same_second() {
+    let (low, high) = pair(|word| o().state("tool", 101, &[("refs/heads/main", &oid('a')), ("word", word)]));
+    let (first, second) = pair(|word| o().listed_with(&service(), "tool", 100, owned(&[&["name", word]])));
+    let events = vec![("first", first), ("second", second), ("low", low), ("high", high)];
+    let script = Script::new("", events).with(vec![("push", main_to(&o(), 'a', ""))]);
+    script.ends(&["first", "low"], &[]);
+}
+
+/// Each maintainer has a repository and pushes to its own; each names what the other's state needs.
+#[test]
+fn pushes_of_two_maintainers() {
+    let newer = m().state("tool", 102, &[("refs/heads/main", &oid('b')), ("refs/heads/old", &oid('a'))]);
+    let events = vec![
+        ("o's", o().listed(&service(), "tool", 100, &[&m()])),
+        ("m's", m().listed(&service(), "tool", 100, &[&o()])),
+        ("older", main_at(&o(), 101, 'a')),
+        ("newer", newer),
+    ];
+    let to_m = main_to(&m(), 'b', "a").set("refs/heads/old", &oid('a'));
+    let pushes = vec![("push to o's", main_to(&o(), 'a', "")), ("push to m's", to_m)];
+    Script::new("", events).with(pushes).ends(&["o's", "m's", "older", "newer"], &[]);
+}
+
+/// X names O; nobody names X. What is pushed to either is at both, because O signed it.
+#[test]
+fn g1_61_a_follower_and_the_one_it_follows() {
+    for to in [o(), x()] {
+        let events = vec![
+            ("o's", o().listed(&service(), "tool", 100, &[])),
+            ("x's", x().listed(&service(), "tool", 100, &[&o()])),
+            ("state", main_at(&o(), 101, 'b')),
+        ];
+        Script::new("", events).with(vec![("push", main_to(&to, 'b', "a"))]).ends(&["o's", "x's", "state"], &[]);
+    }
+}
+
+#[test]
+fn pull_requests_and_their_pushes() {
+    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
+    let push = Wish::new(tool(&o())).pull(pull.id, &oid('b')).bring(&[&oid('a')]);
+    let mut events = vec![
+        ("announcement", o().listed(&service(), "tool", 100, &[])),
+        ("state", main_at(&o(), 101, 'a')),
+        ("pull", pull.clone()),
+    ];
+    let pushes = vec![("push", main_to(&o(), 'a', "")), ("push of the pull", push)];
+    let script = Script::new("", events.clone()).with(pushes.clone());
+    script.ends(&["announcement", "state", "pull"], &[]);
+    events.push(("deletion", x().delete(300, &[&pull])));
+    Script::new("", events).with(pushes).ends(&["announcement", "state", "deletion"], &[]);
+}
+
+/// A maintainer merges: the commit of a pull request comes with the branch.
+#[test]
+fn section_2_13_a_pull_request_whose_commit_comes_otherwise() {
+    let events = vec![
+        ("announcement", o().listed(&service(), "tool", 100, &[])),
+        ("state", main_at(&o(), 101, 'c')),
+        ("pull", x().pull_request(200, &[&o().repo("tool")], &oid('b'))),
+        ("one that is not merged", x().pull_request(201, &[&o().repo("tool")], &oid('d'))),
+    ];
+    let script = Script::new("", events).with(vec![("push", main_to(&o(), 'c', "ab"))]);
+    script.ends(&["announcement", "state", "pull"], &["one that is not merged"]);
+}
+
+/// It names O's repository and is pushed to M's, whose objects O's reads.
+#[test]
+fn a_pull_request_pushed_to_another_maintainer() {
+    let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
+    let events = vec![
+        ("o's", o().listed(&service(), "tool", 100, &[&m()])),
+        ("m's", m().listed(&service(), "tool", 100, &[&o()])),
+        ("state", main_at(&o(), 101, 'a')),
+        ("pull", pull.clone()),
+    ];
+    let pushes = vec![
+        ("push", main_to(&o(), 'a', "")),
+        ("push of the pull", Wish::new(tool(&m())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
+    ];
+    Script::new("", events).with(pushes).ends(&["o's", "m's", "state", "pull"], &[]);
+}
+
+/// At `/prs/` nothing has to be there before.
+#[test]
+fn g6_04_submissions() {
+    let site = Site::Submitted(x().repo_id("tool"));
+    let clone = format!("https://code.example/{}", site.path());
+    let tags = owned(&[&["a", &r().repo("tool")], &["c", &oid('b')], &["clone", &clone]]);
+    let pull = x().sign_owned(kinds::PULL_REQUEST, 200, tags, "");
+    let push = Wish::new(site).pull(pull.id, &oid('b')).bring(&[&oid('a')]);
+    let mut events = vec![("pull", pull.clone()), ("comment", o().comment(201, &pull))];
+    Script::new("", events.clone()).with(vec![("push", push.clone())]).ends(&["pull", "comment"], &[]);
+    events.push(("deletion", x().delete(300, &[&pull])));
+    let script = Script::new("", events).with(vec![("push", push)]);
+    // The comment stays until it is swept.
+    script.ends(&["deletion"], &[]);
+}
+
+#[test]
+fn d_05_deletion_of_a_state_and_pushes() {
+    let newer = main_at(&o(), 102, 'b');
+    let events = vec![
+        ("announcement", o().listed(&service(), "tool", 100, &[&m()])),
+        ("older", main_at(&m(), 101, 'a')),
+        ("newer", newer.clone()),
+        ("deletion", o().delete(300, &[&newer])),
+        ("newest, whose data never comes", main_at(&o(), 400, 'e')),
+    ];
+    let script = Script::new("a", events).with(vec![("push", main_to(&o(), 'b', ""))]);
+    script.ends(&["announcement", "older", "deletion"], &["newest, whose data never comes"]);
+}
+
+#[test]
+fn g1_14_withdrawal_and_pushes() {
+    let events = vec![
+        ("a1", o().listed(&service(), "tool", 100, &[])),
+        ("elsewhere", o().unlisted("tool", 102, &[])),
+        ("state", main_at(&o(), 103, 'a')),
+    ];
+    let push = vec![("push", main_to(&o(), 'a', ""))];
+    Script::new("", events.clone()).with(push.clone()).ends(&[], &[]);
+    let mut again = events;
+    again.push(("a2", o().listed(&service(), "tool", 104, &[])));
+    again.push(("newer", main_at(&o(), 105, 'b')));
+    let script = Script::new("", again).with(vec![("push", main_to(&o(), 'b', "a"))]);
+    script.ends(&["a2", "newer"], &[]);
+}
+
+#[test]
+fn g1_08_exceptions_and_pushes() {
+    let events = vec![
+        ("anchor", o().listed(&service(), "tool", 100, &[&m()])),
+        ("m elsewhere", m().unlisted("tool", 101, &[&r()])),
+        ("r state", main_at(&r(), 103, 'a')),
+        ("x's", x().listed(&service(), "tool", 102, &[&m()])),
+    ];
+    let script = Script::new("", events).with(vec![("push", main_to(&o(), 'a', ""))]);
+    script.ends(&["anchor", "m elsewhere", "r state", "x's"], &[]);
 }

@@ -201,6 +201,7 @@ impl Registrar {
         self.write(Write::Release(event.id));
         self.wish(Output::Quarry(site.identifier().clone()));
         self.wish(Output::Interest(site.identifier().clone()));
+        self.forget_upload(event.id, site, false);
         let Some(request) = PullRequest::read_if(event) else { return };
         // It should be at all of these too, and what was uploaded elsewhere has nothing to wait for any more.
         let sites = self.sites_of(event.pubkey, &request);

@@ -14,12 +14,16 @@ fn g1_37_four_kinds_wait() {
     let pull = x().pull_request(200, &[&repo], &oid('b'));
     let tags: &[&[&str]] = &[&["a", &repo], &["E", &pull.id.to_string()], &["c", &oid('c')]];
     let update = x().sign(kinds::PULL_REQUEST_UPDATE, 201, tags, "");
-    house.looks();
+    house.orders();
     says(&mut house, &pull, COMMIT);
     says(&mut house, &update, COMMIT);
-    let asked: Vec<_> = house.looks().into_iter().map(|look| (look.event, look.repos, look.oids)).collect();
-    let here = vec![o().repo_id("tool")];
-    assert_eq!(asked, [(pull.id, here.clone(), vec![oid('b')]), (update.id, here, vec![oid('c')])]);
+    let pulls = |order: Order| match order.work {
+        Work::Align(align) => (order.site, align.pulls.into_iter().map(|pull| (pull.event, pull.tip)).collect()),
+        work => panic!("{work:?}"),
+    };
+    let asked: Vec<(Site, Vec<_>)> = house.orders().into_iter().map(pulls).collect();
+    let here = Site::Announced(o().repo_id("tool"));
+    assert_eq!(asked, [(here.clone(), vec![(pull.id, oid('b'))]), (here, vec![(update.id, oid('c'))])]);
     stands(&house, &[&announcement, &state], &[&pull, &update]);
     house.data_found(pull.id, m().repo_id("tool"));
     stands(&house, &[&announcement, &state], &[&pull, &update]);
@@ -40,16 +44,29 @@ fn g1_38_what_waits_is_not_found_and_gives_up_after_half_an_hour() {
     let now = house.now().wall;
     assert_eq!(house.memory().query(&[Filter::default()], 500, now), []);
     assert_eq!(house.memory().count(&[Filter::default()], now), 0);
-    house.advance(30 * 60 - 61);
+    // An announcement waits for as long as a state that could release it.
+    house.advance(30 * 60 - 1);
     stands(&house, &[], &[&announcement, &state]);
     house.advance(1);
-    stands(&house, &[], &[&state]);
+    stands(&house, &[], &[]);
     pushed(&mut house, &state, &o());
-    stands(&house, &[], &[&state]);
-    house.advance(60);
     stands(&house, &[], &[]);
     says(&mut house, &announcement, HELD);
+    house.advance(30 * 60 - 1);
     stands(&house, &[], &[&announcement]);
+    house.advance(1);
+    stands(&house, &[], &[]);
+    // Somebody else's state does not help it.
+    says(&mut house, &announcement, HELD);
+    house.advance(60);
+    let stranger = x().listed(&service(), "tool", 100, &[]);
+    let theirs = main_at(&x(), 101, 'a');
+    says(&mut house, &stranger, HELD);
+    says(&mut house, &theirs, HELD);
+    house.advance(30 * 60 - 60);
+    stands(&house, &[], &[&stranger, &theirs]);
+    pushed(&mut house, &theirs, &o());
+    stands(&house, &[], &[&stranger, &theirs]);
 }
 
 #[test]
@@ -102,7 +119,7 @@ fn g1_41_the_announcement_is_served_before_the_state() {
 #[test]
 fn g1_42_a_restart_loses_nothing() {
     let (mut house, announcement, state) = hosting(rules(), &[&m()]);
-    let waiting = x().listed(&service(), "tool", 150, &[&o()]);
+    let waiting = x().listed(&service(), "tool", 150, &[]);
     let newer = main_at(&m(), 200, 'b');
     let pull = x().pull_request(201, &[&o().repo("tool")], &oid('c'));
     says(&mut house, &waiting, HELD);

@@ -28,13 +28,17 @@ fn g1_24_other_states_are_refused() {
 #[test]
 fn g1_25_git_is_asked_on_arrival() {
     let (mut house, announcement, state) = hosting(rules(), &[]);
-    house.looks();
+    house.orders();
+    house.be_lazy(true);
     let emptied = o().state("tool", 200, &[("HEAD", "ref: refs/heads/main")]);
     says(&mut house, &emptied, HELD);
-    let look = house.looks().pop().expect("a question");
-    assert_eq!((look.event, look.repos, look.oids), (emptied.id, vec![o().repo_id("tool")], vec![]));
+    let order = house.orders().pop().expect("a look at git");
+    let Work::Align(align) = order.work else { panic!("{order:?}") };
+    let candidates: Vec<_> = align.candidates.iter().map(|state| (state.event, state.refs.clone())).collect();
+    let served = (state.id, vec![("refs/heads/main".to_owned(), oid('a'))]);
+    assert_eq!((order.site, candidates), (Site::Announced(o().repo_id("tool")), vec![(emptied.id, vec![]), served]));
     stands(&house, &[&announcement, &state], &[&emptied]);
-    pushed(&mut house, &emptied, &o());
+    house.work().expect("no end is planned");
     stands(&house, &[&announcement, &emptied], &[]);
 }
 
@@ -84,7 +88,8 @@ fn g1_28_15_3_the_recursive_rule() {
 #[test]
 fn g1_28_data_is_found_only_where_the_author_may_speak() {
     let mut house = House::default();
-    let (a, b) = (o().listed(&service(), "tool", 100, &[&m()]), m().listed(&service(), "tool", 101, &[]));
+    // If O named M, O's repository would read what is at M's.
+    let (a, b) = (o().listed(&service(), "tool", 100, &[]), m().listed(&service(), "tool", 101, &[]));
     let state = main_at(&o(), 102, 'a');
     for event in [&a, &b, &state] {
         says(&mut house, event, HELD);

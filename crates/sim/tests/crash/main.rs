@@ -1,0 +1,51 @@
+//! The world ends between any two durable steps, or a commit fails, and after the next start everything ends as if nothing
+//! had happened. Whoever had no answer asks again.
+
+mod late;
+mod play;
+mod removal;
+mod scripts;
+mod windows;
+
+use std::sync::Arc;
+
+use grasp_core::nostr::Signed;
+use grasp_core::repo::Site;
+use grasp_sim::author::Author;
+use grasp_sim::cast::{main_at, o, oid};
+use grasp_sim::house::{Wish, service};
+use play::Act;
+
+/// An owner's repository `tool`.
+fn tool(owner: &Author) -> Site {
+    Site::Announced(owner.repo_id("tool"))
+}
+
+/// A contributor's submissions to `tool`.
+fn prs(author: &Author) -> Site {
+    Site::Submitted(author.repo_id("tool"))
+}
+
+/// A push of `main` with some objects.
+fn main_to(owner: &Author, digit: char, brings: &str) -> Wish {
+    let brings: Vec<String> = brings.chars().map(oid).collect();
+    let brings: Vec<&str> = brings.iter().map(String::as_str).collect();
+    Wish::new(tool(owner)).set("refs/heads/main", &oid(digit)).bring(&brings)
+}
+
+/// O's `tool` is served with `main` at `a`; it names these maintainers.
+fn hosting(maintainers: &[&Author]) -> Vec<Act> {
+    vec![
+        Act::Submit(o().listed(&service(), "tool", 100, maintainers)),
+        Act::Submit(main_at(&o(), 101, 'a')),
+        Act::Push(main_to(&o(), 'a', "")),
+    ]
+}
+
+/// A pull request for repositories that is also offered at `/prs/`.
+fn submission(author: &Author, created_at: u64, repos: &[&str], digit: char) -> Arc<Signed> {
+    let clone = format!("https://code.example/{}", prs(author).path());
+    let mut tags = vec![vec!["c".to_owned(), oid(digit)], vec!["clone".to_owned(), clone]];
+    tags.extend(repos.iter().map(|repo| vec!["a".to_owned(), (*repo).to_owned()]));
+    author.sign_owned(grasp_core::nostr::kinds::PULL_REQUEST, created_at, tags, "please merge")
+}
