@@ -38,10 +38,6 @@ compare *args:
     cargo build --release -p graspd
     cargo run --release -p grasp-bench --features compare -- compare --graspd target/release/graspd {{args}}
 
-# Compare with git http-backend behind nginx and fcgiwrap in one run; see docs/benchmarks.md.
-git-compare *args:
-    bench/git-compare {{args}}
-
 # The settings, generated from the code.
 settings:
     cargo run --quiet -- config --reference > docs/settings.md

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 #[cfg(feature = "compare")]
 use crate::compare::{BuilderRelay, Compare};
+use crate::git::Git;
 use crate::idle::Idle;
 use crate::live::Live;
 use crate::load::Load;
@@ -70,6 +71,8 @@ pub enum Command {
     /// Check ids and signatures on one thread: the least that taking an event can cost
     #[command(after_help = "Example: grasp-bench verify --events 20000")]
     Verify(CorpusArgs),
+    /// Measure git over HTTP: advertisements, fetches, clones, pushes
+    Git(Git),
     /// Measure graspd and an independent relay in turn; print the ratios
     #[cfg(feature = "compare")]
     Compare(Compare),

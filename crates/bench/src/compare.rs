@@ -4,7 +4,6 @@
 //! what the last one left behind, so that no measurement pays for another.
 
 mod builder_relay;
-mod ratio;
 mod server;
 
 use std::env;
@@ -17,7 +16,6 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 pub use self::builder_relay::BuilderRelay;
-use self::ratio::{Bound, Figure, Ratio};
 use self::server::Server;
 use crate::cli::{CorpusArgs, DeliveryArgs, PublishingArgs};
 use crate::corpus::Corpus;
@@ -26,6 +24,7 @@ use crate::live::{Live, LiveFigures};
 use crate::load::{Load, LoadFigures};
 use crate::neg::{Holding, Neg, NegFigures};
 use crate::process::Memory;
+use crate::ratio::{self, Bound, Figure, Ratio};
 use crate::report;
 use crate::req::{Req, ReqFigures, Shape};
 use crate::verify::{self, VerifyFigures};

@@ -5,6 +5,7 @@
 //! - [`load`], [`req`], [`live`], [`neg`], [`idle`], [`verify`]: one measurement each, of a [`target`].
 //! - [`meter`] ([`process`], [`machine`]) and [`latency`]: what is measured; [`report`] and [`progress`]: how it is shown.
 //! - `compare` (feature `compare`): all of it against two relays in turn.
+//! - [`git`]: the git side of graspd, beside `git http-backend`.
 //!
 //! Everything expensive (signing, serialising) happens before the clock starts: the generator shares the machine with
 //! the relay, and what it does not do cannot disturb.
@@ -15,6 +16,7 @@ pub mod compare;
 pub mod connection;
 pub mod corpus;
 pub mod event;
+pub mod git;
 pub mod idle;
 pub mod latency;
 pub mod live;
@@ -27,6 +29,7 @@ pub mod process;
 pub mod progress;
 pub mod prose;
 pub mod random;
+mod ratio;
 pub mod report;
 pub mod repository;
 pub mod req;

@@ -55,6 +55,7 @@ async fn run(command: Command) -> Result<()> {
             report::print("idle", &target.name, &idle.run(&target).await?)
         }
         Command::Verify(args) => report::print("verify", "none", &verify::run(&generate(args)?)?),
+        Command::Git(git) => Box::pin(git.run()).await,
         #[cfg(feature = "compare")]
         Command::Compare(compare) => compare.run().await,
         #[cfg(feature = "compare")]

@@ -32,7 +32,13 @@ impl Process {
     /// User and system time consumed so far, of all threads, those that ended included.
     pub fn cpu_time(self) -> Result<Duration> {
         let stat = self.read("stat")?;
-        cpu_ticks(&stat).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
+        cpu_ticks(&stat, 2).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
+    }
+
+    /// The same, and what its children consumed that ended and were waited for, and theirs.
+    pub fn cpu_time_with_children(self) -> Result<Duration> {
+        let stat = self.read("stat")?;
+        cpu_ticks(&stat, 4).map(ticks_to_time).ok_or_else(|| anyhow!("cannot understand {}", self.path("stat")))
     }
 
     /// Resident memory right now.
@@ -40,6 +46,12 @@ impl Process {
         let status = self.read("status")?;
         let field = |name| status_field(&status, name).ok_or_else(|| anyhow!("no {name} in {}", self.path("status")));
         Ok(Memory { rss_anon_kb: field("RssAnon")?, rss_file_kb: field("RssFile")? })
+    }
+
+    /// The most that was ever resident, mapped files included, in KiB.
+    pub fn peak_kb(self) -> Result<u64> {
+        let status = self.read("status")?;
+        status_field(&status, "VmHWM").ok_or_else(|| anyhow!("no VmHWM in {}", self.path("status")))
     }
 
     fn path(self, file: &str) -> String {
@@ -60,13 +72,13 @@ pub fn ticks_to_time(ticks: u64) -> Duration {
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
-/// `utime + stime`. The command name may contain spaces and parentheses, so counting starts after the last one.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+/// The first `count` of `utime stime cutime cstime`, added up. The command name may contain spaces and parentheses, so
+/// counting starts after the last one.
+fn cpu_ticks(stat: &str, count: usize) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    let fields = after_name.split_ascii_whitespace().skip(11).take(count);
+    let ticks = fields.map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    (ticks.len() == count).then(|| ticks.iter().sum())
 }
 
 fn status_field(status: &str, name: &str) -> Option<u64> {
@@ -81,8 +93,10 @@ mod tests {
     #[test]
     fn stat_is_read_past_a_hostile_name() {
         let stat = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 7 7 20 0 9 0 1000 1 1";
-        assert_eq!(cpu_ticks(stat), Some(300));
-        assert_eq!(cpu_ticks("garbage"), None);
+        assert_eq!(cpu_ticks(stat, 2), Some(300));
+        assert_eq!(cpu_ticks(stat, 4), Some(314));
+        assert_eq!(cpu_ticks("garbage", 2), None);
+        assert_eq!(cpu_ticks("1 (x) R", 2), None);
     }
 
     #[test]

@@ -216,6 +216,16 @@ pub(crate) fn make_bare(folder: &Path) -> io::Result<()> {
     if folder.join("HEAD").exists() {
         return Ok(());
     }
+    let made = frame(folder);
+    if made.is_err() && !folder.join("HEAD").exists() {
+        // Nobody would come back for a part of one. The folder of its owner goes, too, if it has nothing else.
+        let _ = fs::remove_dir_all(folder);
+        let _ = folder.parent().map(fs::remove_dir);
+    }
+    made
+}
+
+fn frame(folder: &Path) -> io::Result<()> {
     for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
         fs::create_dir_all(folder.join(part))?;
     }

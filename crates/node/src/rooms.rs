@@ -14,6 +14,7 @@ use grasp_core::repo::Service;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::keeper::Keeper;
 use grasp_git::layout::Layout;
+use grasp_git::maintain::Maintainer;
 use grasp_git::serve::Capabilities;
 use grasp_store::{Options, Store};
 use tokio::net::TcpListener;
@@ -34,6 +35,7 @@ use crate::hands::git_room::GitRoom;
 use crate::hands::librarian::{Librarian, LibraryDoor};
 use crate::hands::line::Line;
 use crate::hands::live::{Live, LiveDoor};
+use crate::hands::maintenance::{Maintenance, MaintenanceDoor};
 use crate::hands::notes::DeskDoor;
 use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
@@ -164,6 +166,14 @@ impl Threads {
     ) -> Result<Self> {
         let line = Line::new();
         let Means { layout, directory, git } = means;
+        let (maintenance, worked_on) = MaintenanceDoor::new(config.git.maintenance);
+        let maintainer = Maintenance {
+            maintainer: Maintainer::new(&git, layout.clone(), config.git.process_patience),
+            layout: layout.clone(),
+            directory: directory.clone(),
+            line: line.clone(),
+            inbox: worked_on,
+        };
         let keeper = Arc::new(
             Keeper::new(git, layout.clone(), config.git.process_patience).copying_at_most(config.git.max_push_bytes),
         );
@@ -186,9 +196,13 @@ impl Threads {
             directory,
             layout,
             room,
+            maintenance,
         };
         let desk = desk.prepare()?;
         let writer = spawn("registrar", move || desk.run())?;
+        if config.git.maintenance {
+            spawn("maintenance", move || maintainer.run())?;
+        }
         for nth in 0..cores {
             let (line, rules) = (line.clone(), rules.clone());
             spawn(&format!("verify-{nth}"), move || line.check(&rules, clock))?;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use grasp_core::nostr::Signed;
 use grasp_core::repo::Service;
 use grasp_sim::author::Author;
 use serde_json::json;
+use support::small_disk::SmallDisk;
 use support::{Client, Server, command, eventually};
 use tempfile::TempDir;
 
@@ -137,44 +138,6 @@ fn a_commit_that_fails_is_a_refusal_and_nothing_else() {
 }
 
 // ---- A full disk ------------------------------------------------------------------------------
-
-/// A small disk of its own, unmounted when dropped.
-struct SmallDisk {
-    folder: Arc<TempDir>,
-}
-
-impl SmallDisk {
-    /// `None` if mounting is not permitted here.
-    fn mount() -> Option<Self> {
-        let folder = Arc::new(TempDir::new().expect("a folder"));
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
-            .arg(folder.path())
-            .output()
-            .is_ok_and(|output| output.status.success());
-        if !mounted {
-            eprintln!("mount is not permitted: a large reserve stands in for a full disk");
-        }
-        mounted.then(|| Self { folder })
-    }
-
-    /// Takes so much space that about `free` bytes are left.
-    fn fill(&self, free: u64) -> PathBuf {
-        let ballast = self.folder.path().join("ballast");
-        let left = grasp_store::DiskUse::of(self.folder.path()).expect("it can be asked").free;
-        std::fs::write(&ballast, vec![0; usize::try_from(left - free).expect("small")]).expect("there is space");
-        ballast
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(self.folder.path()).status();
-        if !unmounted.is_ok_and(|status| status.success()) {
-            eprintln!("{} stays mounted", self.folder.path().display());
-        }
-    }
-}
 
 /// Fills the disk, looks at what happens, makes space, and goes on with the same process.
 fn fill_and_free(reserve: &str, text: &str) {

@@ -216,7 +216,11 @@ impl Git {
             }
             let here = self.sites.get_mut(site)?;
             // Refs, then HEAD.
-            if here.refs == refs { here.head = head } else { here.refs = refs }
+            if here.refs == refs {
+                here.head = head
+            } else {
+                here.refs = refs
+            }
             return None;
         }
         let in_place = |pull: &&&Pull| refs.get(&pull_ref(pull.event)) == Some(&pull.tip);
@@ -229,7 +233,8 @@ impl Git {
 
     /// Moves packs into the pool. True if that was a step.
     fn adopt(&mut self, site: &Site, parcels: &[Parcel]) -> bool {
-        let Some((parcel, oids)) = parcels.iter().find_map(|parcel| Some((parcel, self.parcel(parcel)?.clone()))) else {
+        let Some((parcel, oids)) = parcels.iter().find_map(|parcel| Some((parcel, self.parcel(parcel)?.clone())))
+        else {
             return false;
         };
         if !self.make(site) && !self.put(site, &oids) {
@@ -270,9 +275,11 @@ impl Git {
 
     /// What must be copied to have some objects, if any source has all of them with everything that they need.
     fn take_over(&self, site: &Site, tips: &Oids, sources: &[Site], objects: &Oids) -> Option<Oids> {
-        sources.iter().filter(|source| *source != site).map(|source| self.readable(source)).find(|readable| {
-            tips.iter().all(|tip| self.is_complete(tip, readable))
-        })?;
+        sources
+            .iter()
+            .filter(|source| *source != site)
+            .map(|source| self.readable(source))
+            .find(|readable| tips.iter().all(|tip| self.is_complete(tip, readable)))?;
         Some(tips.iter().flat_map(|tip| self.closure(tip)).filter(|oid| !objects.contains(oid)).collect())
     }
 

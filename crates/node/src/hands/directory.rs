@@ -92,6 +92,11 @@ impl Directory {
         }
     }
 
+    /// The announced repositories that are open.
+    pub(crate) fn announced(&self) -> Vec<Site> {
+        self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).cloned().collect())
+    }
+
     /// How many repositories are open.
     pub(crate) fn repositories(&self) -> usize {
         self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).count())

@@ -1,6 +1,6 @@
 //! What the registrar asks inside a transaction, answered from the store and from the refs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::event::EventId;
 use grasp_core::registrar::Registrar;
@@ -14,7 +14,7 @@ use grasp_store::{Batch, StoreError};
 use tracing::warn;
 
 use super::directory::Directory;
-use super::notes::{SiteView, WaitingEvent};
+use super::notes::{Needed, SiteView, WaitingEvent};
 
 /// Bytes of states that are read for one decision: a few very large ones.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -22,6 +22,11 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Waiting events that a page shows, and bytes of them: the writer reads them between two batches.
 const MAX_SHOWN: usize = 200;
 const MAX_SHOWN_BYTES: usize = 2 * 1024 * 1024;
+
+/// States that are read for maintenance of one pool, and their bytes: a tenth of a second of the desk's time. A pool with
+/// more readers than this keeps what it has.
+const MAX_NEEDED: usize = 1_000;
+const MAX_NEEDED_BYTES: usize = 16 * 1024 * 1024;
 
 /// Answers a question. `known` are refs that are newer than the directory's.
 pub(crate) fn told(
@@ -68,6 +73,37 @@ pub(crate) fn told(
 fn show(told: &mut Told, refs: &Refs, exists: bool) {
     told.exists = exists;
     told.refs = refs.iter().map(|(name, target)| (name.to_owned(), target.oid.clone())).collect::<BTreeMap<_, _>>();
+}
+
+/// Events that need objects at sites: all states that speak for them and the pull requests that wait there. What is served
+/// has its ref, but for a state that is not followed because a newer one is. Nothing if they are too many.
+pub(crate) fn needed(registrar: &Registrar, txn: &Batch<'_>, sites: &[Site]) -> Result<Option<Needed>, StoreError> {
+    let mut needed = Needed { events: Vec::new(), tips: Vec::new() };
+    let mut states = BTreeSet::new();
+    for site in sites {
+        states.extend(registrar.states_for(site).into_iter().map(|(id, _)| id));
+        for (id, waiting) in registrar.waiting_at(site) {
+            match &waiting.what {
+                What::Announcement(_) => {}
+                What::State(_) => drop(states.insert(id)),
+                What::PullRequest(tip, _) => needed.tips.push(tip.clone()),
+            }
+        }
+        if states.len() > MAX_NEEDED {
+            return Ok(None);
+        }
+    }
+    let mut bytes = 0;
+    for id in states {
+        if let Some((event, _)) = txn.event(id)? {
+            bytes += event.json().len();
+            needed.events.push(event);
+        }
+        if bytes > MAX_NEEDED_BYTES {
+            return Ok(None);
+        }
+    }
+    Ok(Some(needed))
 }
 
 /// What pages tell about a site.

@@ -7,6 +7,7 @@ pub(crate) mod librarian;
 pub(crate) mod line;
 pub(crate) mod live;
 pub(crate) mod mail;
+pub(crate) mod maintenance;
 pub(crate) mod notes;
 pub(crate) mod packs;
 pub(crate) mod readers;

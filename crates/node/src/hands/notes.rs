@@ -27,6 +27,8 @@ pub(crate) enum Note {
     Ordered(Order, Carried),
     /// What is known of a site?
     View(Site, oneshot::Sender<SiteView>),
+    /// Which events need objects at some sites? Nothing is the answer if they are too many to be told.
+    Needs(Vec<Site>, crossbeam_channel::Sender<Option<Needed>>),
 }
 
 /// A push whose packs have been checked.
@@ -46,6 +48,14 @@ pub(crate) struct CheckedPush {
     pub(crate) lenders: Vec<Site>,
     /// How often objects had been taken away from pools when it began.
     pub(crate) prunings: u64,
+}
+
+/// Events that need objects.
+pub(crate) struct Needed {
+    /// States, served and held.
+    pub(crate) events: Vec<Arc<Signed>>,
+    /// The commits of pull requests that wait.
+    pub(crate) tips: Vec<String>,
 }
 
 /// What pages tell about a site.

@@ -30,7 +30,8 @@ use super::git_room::GitRoom;
 use super::line::{Checked, Line, Rejected, Taken};
 use super::live::LiveDoor;
 use super::mail::Letter;
-use super::notes::{Note, SiteView};
+use super::maintenance::MaintenanceDoor;
+use super::notes::{Needed, Note, SiteView};
 use crate::clock::Clock;
 
 /// How long a commit that directly follows another waits for company.
@@ -55,6 +56,7 @@ pub(crate) struct Desk {
     pub(crate) directory: Arc<Directory>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) room: GitRoom,
+    pub(crate) maintenance: MaintenanceDoor,
 }
 
 /// A push whose packs the desk has.
@@ -287,6 +289,11 @@ impl Desk {
                     hearing.settled.views.push((reply, view));
                     continue;
                 }
+                Note::Needs(sites, reply) => {
+                    let needed = facts::needed(hearing.registrar, hearing.txn, &sites)?;
+                    hearing.settled.needed.push((reply, needed));
+                    continue;
+                }
             };
             hearing.tell(input)?;
         }
@@ -322,6 +329,7 @@ impl Desk {
         }
         for site in &settled.unpinned {
             self.directory.unpin(site);
+            self.maintenance.worked_on(site);
         }
         self.live.ring();
         for event in settled.passed {
@@ -344,6 +352,9 @@ impl Desk {
                 let _ = arrived.reply.send(result);
                 self.room.drop_packs(arrived.packs);
             }
+        }
+        for (reply, needed) in settled.needed {
+            let _ = reply.send(needed);
         }
         for (reply, view) in settled.views {
             let _ = reply.send(view);
@@ -469,6 +480,7 @@ struct Settled {
     refs: Vec<(Site, Refs, bool)>,
     unpinned: Vec<Site>,
     views: Vec<(oneshot::Sender<SiteView>, SiteView)>,
+    needed: Vec<(crossbeam_channel::Sender<Option<Needed>>, Option<Needed>)>,
 }
 
 impl Settled {
@@ -487,6 +499,7 @@ impl Settled {
             refs: Vec::new(),
             unpinned: Vec::new(),
             views: Vec::new(),
+            needed: Vec::new(),
         }
     }
 }

@@ -103,7 +103,16 @@ pub struct Remote {
 /// Asks a server for its refs.
 #[track_caller]
 pub fn ls_remote(url: &str) -> Remote {
-    let said = git(&["ls-remote", "--symref", url]).done();
+    read_remote(&git(&["ls-remote", "--symref", url]).done())
+}
+
+/// Asks a server for its refs; nothing if it has no such repository.
+pub fn try_ls_remote(url: &str) -> Option<Remote> {
+    let said = git(&["ls-remote", "--symref", url]);
+    said.success.then(|| read_remote(&said))
+}
+
+fn read_remote(said: &Said) -> Remote {
     let mut remote = Remote::default();
     for line in said.text().lines() {
         let (value, name) = line.split_once('\t').unwrap_or_else(|| panic!("no ref: {line}"));
@@ -259,7 +268,11 @@ pub struct Maintainer {
 
 impl Maintainer {
     pub fn new(n: u8, service: &Service) -> Self {
-        Self { author: Author::new(n), service: service.clone() }
+        Self::of(Author::new(n), service)
+    }
+
+    pub fn of(author: Author, service: &Service) -> Self {
+        Self { author, service: service.clone() }
     }
 
     pub fn npub(&self) -> String {

@@ -1,7 +1,10 @@
 //! A real server in a folder of its own, and a plain websocket client for it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
 
+pub mod attack;
 pub mod git;
+pub mod small_disk;
+pub mod sound;
 pub mod stage;
 pub mod wire;
 
@@ -129,12 +132,14 @@ impl Drop for Server {
     }
 }
 
-/// The command that starts a server in a folder on a free port of loopback, with an otherwise empty environment.
+/// The command that starts a server in a folder on a free port of loopback, with an otherwise empty environment. What
+/// begins with `GRASPD_` is no setting but for tests of debug builds, and stays as it is.
 pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_graspd"));
     command.current_dir(folder).env_clear().env("NGIT_BIND_ADDRESS", "127.0.0.1:0").env("NGIT_LOG_LEVEL", "warn");
     for (name, value) in settings {
-        command.env(format!("NGIT_{name}"), value);
+        let prefix = if name.starts_with("GRASPD_") { "" } else { "NGIT_" };
+        command.env(format!("{prefix}{name}"), value);
     }
     command
 }

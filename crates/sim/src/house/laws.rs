@@ -171,7 +171,10 @@ impl House {
         for (site, view) in &self.shown {
             let folder = self.git.site(site);
             let same = folder.map(|folder| &folder.refs).unwrap_or(&BTreeMap::new()) == &view.refs;
-            assert!(same || !self.registrar.is_open(site), "{site}: what is shown (left) is not there: {view:?} {folder:?}");
+            assert!(
+                same || !self.registrar.is_open(site),
+                "{site}: what is shown (left) is not there: {view:?} {folder:?}"
+            );
         }
         for (site, folder) in self.git.sites() {
             match site {
@@ -196,7 +199,9 @@ impl House {
         let any_served = states.iter().any(|(_, place)| *place == Place::Served);
         let states: Vec<(State, Place)> = states
             .into_iter()
-            .map(|(stamp, place)| (State::read(&self.memory.event(stamp.id).expect("known").0).expect("a state"), place))
+            .map(|(stamp, place)| {
+                (State::read(&self.memory.event(stamp.id).expect("known").0).expect("a state"), place)
+            })
             .collect();
         let refs: BTreeMap<String, String> = self.refs(&site);
         let refs: BTreeMap<&String, &String> = refs.iter().filter(|(name, _)| is_branch_or_tag(name)).collect();

@@ -62,11 +62,13 @@ fn perform(house: &mut House, act: &Act, again: &dyn Fn(&mut House)) {
     let begun = house.now().wall;
     loop {
         let result = match act {
-            Act::Submit(event) => house.try_submit(event, Source::Client(vec![event.pubkey])).map(|verdict| match verdict {
-                Verdict::Refuse(Refusal::StoreFailed) => false,
-                Verdict::Refuse(refusal) => panic!("{refusal}"),
-                _ => true,
-            }),
+            Act::Submit(event) => {
+                house.try_submit(event, Source::Client(vec![event.pubkey])).map(|verdict| match verdict {
+                    Verdict::Refuse(Refusal::StoreFailed) => false,
+                    Verdict::Refuse(refusal) => panic!("{refusal}"),
+                    _ => true,
+                })
+            }
             Act::Push(wish) => house.try_push(wish).map(|result| match result {
                 Err(PushRefusal::Failed(_)) => false,
                 Err(refusal) => panic!("{refusal}"),

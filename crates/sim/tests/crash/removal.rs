@@ -103,7 +103,10 @@ fn deletion_of_everything_and_a_new_beginning() {
 #[test]
 fn withdrawal() {
     for before in [hosting(&[]), three()] {
-        let acts = vec![Act::Submit(o().listed(&service(), "tool", 300, &[&m()])), Act::Submit(m().unlisted("tool", 301, &[]))];
+        let acts = vec![
+            Act::Submit(o().listed(&service(), "tool", 300, &[&m()])),
+            Act::Submit(m().unlisted("tool", 301, &[])),
+        ];
         let (house, _) = Script { before: before.clone(), acts }.survives();
         assert!(house.registrar().hosted(&m().repo_id("tool")).is_none());
         // Refused, and hosting has ended.
@@ -177,8 +180,7 @@ fn vanishing() {
             Act::Submit(pull.clone()),
             Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
         ]);
-        let (mut house, _) =
-            Script { before, acts: vec![Act::Submit(author.vanish(300, &["ALL_RELAYS"]))] }.survives();
+        let (mut house, _) = Script { before, acts: vec![Act::Submit(author.vanish(300, &["ALL_RELAYS"]))] }.survives();
         assert_eq!(house.git().site(&tool(&author)), None);
         let left = house.refs(&tool(&if author == o() { x() } else { o() }));
         assert_eq!(left.contains_key(&pull_ref(pull.id)), author != x());

@@ -18,10 +18,7 @@ pub(crate) fn main_is(house: &House, owner: &Author, digit: Option<char>) {
 #[test]
 fn first_push() {
     let script = Script {
-        before: vec![
-            Act::Submit(o().listed(&service(), "tool", 100, &[])),
-            Act::Submit(main_at(&o(), 101, 'b')),
-        ],
+        before: vec![Act::Submit(o().listed(&service(), "tool", 100, &[])), Act::Submit(main_at(&o(), 101, 'b'))],
         acts: vec![Act::Push(main_to(&o(), 'b', "a"))],
     };
     let (house, accidents) = script.survives();
@@ -100,7 +97,8 @@ fn a_pull_request_event_first() {
 #[test]
 fn g1_59_an_upload_of_another_commit_goes() {
     let pull = x().pull_request(200, &[&o().repo("tool")], &oid('b'));
-    let acts = vec![Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('c')).bring(&[&oid('b')])), Act::Submit(pull.clone())];
+    let acts =
+        vec![Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('c')).bring(&[&oid('b')])), Act::Submit(pull.clone())];
     let (house, _) = Script { before: hosting(&[]), acts }.survives();
     assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), None);
     assert_eq!((house.staged(), house.sets().1), (vec![], [pull.id].into()));

@@ -246,11 +246,8 @@ fn an_event_comes_while_its_upload_is_put_aside() {
 #[test]
 fn g6_a_submission_comes_while_the_last_one_goes() {
     let [one, other] = [(200, 'd'), (201, 'e')].map(|(at, digit)| submission(&x(), at, &[&m().repo("tool")], digit));
-    let before = [
-        Act::Submit(one.clone()),
-        Act::Submit(other.clone()),
-        Act::Push(Wish::new(prs(&x())).pull(one.id, &oid('d'))),
-    ];
+    let before =
+        [Act::Submit(one.clone()), Act::Submit(other.clone()), Act::Push(Wish::new(prs(&x())).pull(one.id, &oid('d')))];
     for first in 0..8 {
         let _naming = Naming(format!("after {first} steps"));
         let mut house = lazy(&before);
@@ -285,7 +282,9 @@ fn git_fails_in_the_middle_of_a_push() {
                 }
                 if gives_up {
                     // Everything fails until it is over.
-                    for event in [m().deletion(300, &[&["a", &m().coordinate(kinds::STATE, "tool")]]), x().delete(300, &[&pull])] {
+                    for event in
+                        [m().deletion(300, &[&["a", &m().coordinate(kinds::STATE, "tool")]]), x().delete(300, &[&pull])]
+                    {
                         house.submit(&event);
                         while !house.running().is_empty() {
                             house.fail(0).expect("no end is planned");

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use flate2::write::MultiGzDecoder as GzWriter;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::{HeaderMap, header};
+use hyper::{HeaderMap, Response, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::door::reply::{Answer, Reply};
 use crate::hands::turns::Turns;
 
 /// Bytes that are unpacked at a time: a gzipped zero is a thousandth of a zero, so this is four megabytes at most.
@@ -42,6 +43,13 @@ const CALM: Pace = Pace { bytes: 30 * 1024, within: Duration::from_secs(30) };
 /// When others wait for the place, the slow ones make room: 32 kB/s is less than the slowest line that anybody pushes
 /// over while the server is full.
 const CROWDED: Pace = Pace { bytes: 160 * 1024, within: Duration::from_secs(5) };
+
+/// How long the rest of a request may take before its answer begins without it. What a proxy has gathered comes within
+/// this time; and once an answer has begun, a proxy sends no more of the request.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// How long the rest of a request may be silent before its answer ends without it: it stands still at a proxy.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// Why a body cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -181,16 +189,23 @@ impl Body {
         Ok(())
     }
 
-    /// Reads the rest and throws it away: a client that is still sending does not listen, and would take an answer
-    /// followed by a closed connection for a broken network. Gives up where the limits do.
-    pub(super) async fn drain(mut self, most: u64) {
-        let most = self.read.saturating_add(most);
-        self.haste = Haste::Calm;
-        // Nobody wants it, so it need not be unpacked.
-        while self.read <= most {
+    /// Reads on and throws it away, until so many bytes have come in all, or nothing more comes. It need not be unpacked:
+    /// nobody wants it.
+    async fn drain(&mut self, until: u64) {
+        while self.read <= until {
             match self.raw().await {
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
+            }
+        }
+    }
+
+    /// The same, until nothing has come for a while.
+    async fn drain_until_quiet(&mut self, until: u64) {
+        while self.read <= until {
+            match tokio::time::timeout(QUIET, self.raw()).await {
+                Ok(Ok(Some(_))) => {}
+                Ok(Ok(None) | Err(_)) | Err(_) => break,
             }
         }
     }
@@ -231,4 +246,27 @@ impl Held {
         }
         Ok(())
     }
+}
+
+/// Sends an answer at once and ends it when the rest of the request, up to so many bytes, has been read and thrown away:
+/// a client that is still sending does not listen, and would take an answer followed by a closed connection for a broken
+/// network.
+pub(super) async fn drained(answer: Answer, mut body: Body, most: u64) -> Answer {
+    let until = body.read.saturating_add(most);
+    body.haste = Haste::Calm;
+    if tokio::time::timeout(AT_ONCE, body.drain(until)).await.is_ok() {
+        return answer;
+    }
+    let (head, whole) = answer.into_parts();
+    let (feed, reply) = Reply::stream();
+    tokio::spawn(async move {
+        if let Reply::Whole(whole) = whole {
+            let bytes = whole.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+            if !bytes.is_empty() {
+                let _ = feed.send(Ok(bytes)).await;
+            }
+        }
+        body.drain_until_quiet(until).await;
+    });
+    Response::from_parts(head, reply)
 }

@@ -17,8 +17,7 @@ use hyper::{HeaderMap, Request, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::body::{Body, BodyProblem, Held};
-use super::receive::drained;
+use super::body::{Body, BodyProblem, Held, drained};
 use super::{Client, GitHouse, busy, turn, typed};
 use crate::door::reply::{Answer, Reply};
 use crate::door::routes::status;
@@ -124,7 +123,7 @@ pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, reque
                 BodyProblem::Busy => busy(Busy::Everybody),
                 _ => error(StatusCode::BAD_REQUEST, &problem),
             };
-            return drained(answer, body, limits::MAX_FETCH_BYTES as u64);
+            return drained(answer, body, limits::MAX_FETCH_BYTES as u64).await;
         }
     };
     let Some(snapshot) = git.snapshot(&site).await else { return failed() };

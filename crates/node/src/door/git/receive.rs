@@ -14,10 +14,10 @@ use grasp_git::receive::commands::{Progress, PushLimits, PushParser, PushRequest
 use grasp_git::receive::report::{self, Refusal};
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View};
 use hyper::body::Incoming as HttpBody;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, StatusCode};
 use tracing::debug;
 
-use super::body::{Body, BodyProblem};
+use super::body::{Body, BodyProblem, drained};
 use super::{Client, GitHouse, busy, turn, typed};
 use crate::door::reply::{Answer, Feed, Reply};
 use crate::door::routes::status;
@@ -56,43 +56,52 @@ impl From<BodyProblem> for Sorry {
 /// Answers a push.
 pub(super) async fn push(git: Arc<GitHouse>, site: Site, client: Client, request: Request<HttpBody>) -> Answer {
     let (head, body) = request.into_parts();
-    let mut body = match Body::new(&head.headers, body) {
+    let body = match Body::new(&head.headers, body) {
         Ok(body) => body,
         Err(_) => return status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only gzip is understood\n"),
     };
     let most = git.settings.max_push_bytes;
+    match receive(git, site, client, body).await {
+        // Whoever is refused has no place any more.
+        (answer, Some(body)) => drained(answer, body, most).await,
+        (answer, None) => answer,
+    }
+}
+
+/// The answer to a push, and what is left of its body.
+async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body) -> (Answer, Option<Body>) {
     let _place = match turn(&git.receiving, client).await {
         Ok(place) => place,
-        Err(why) => return drained(busy(why), body, most),
+        Err(why) => return (busy(why), Some(body)),
     };
     body.hurry_if_waited_for(&git.receiving);
     let (request, rest, _large) = match commands(&git, &mut body).await {
         Ok(Some(read)) => read,
-        Ok(None) => return status(StatusCode::BAD_REQUEST, "this is no push\n"),
-        Err((heard, sorry)) => return refuse(&git, &site, &heard, &sorry, body),
+        Ok(None) => return (status(StatusCode::BAD_REQUEST, "this is no push\n"), None),
+        Err((heard, sorry)) => return (refuse(&git, &site, &heard, &sorry), Some(body)),
     };
     body.hurry_if_waited_for(&git.receiving);
     // The probe that git sends before a large push.
     if request.commands.is_empty() {
-        return drained(typed(RESULT, Bytes::new()), body, most);
+        return (typed(RESULT, Bytes::new()), Some(body));
     }
     let permitted = match git.desk.ask(site.clone(), request.commands.clone(), client.network_name()).await {
         Ok(permitted) => permitted,
-        Err(refusal) => return refuse(&git, &site, &request, &refusal.into(), body),
+        Err(refusal) => return (refuse(&git, &site, &request, &refusal.into()), Some(body)),
     };
     if permitted.permit.is_empty() {
-        return drained(typed(RESULT, success(&request)), body, most);
+        return (typed(RESULT, success(&request)), Some(body));
     }
     let spooled = spool(&git, &permitted.permit, &mut body, rest).await;
     let (pack, received) = match spooled {
         Ok(spooled) => spooled,
-        Err(sorry) => return refuse(&git, &site, &request, &sorry, body),
+        Err(sorry) => return (refuse(&git, &site, &request, &sorry), Some(body)),
     };
     let (feed, reply) = Reply::stream();
     tokio::spawn(finish(git, client, permitted, request, pack, received, feed));
     let mut answer = typed(RESULT, Bytes::new());
     *answer.body_mut() = reply;
-    answer
+    (answer, None)
 }
 
 type Commands = (PushRequest, Vec<u8>, Option<tokio::sync::OwnedSemaphorePermit>);
@@ -324,25 +333,8 @@ fn refusal(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) ->
     report::refusal(&request.capabilities, &request.commands, &refusal).into()
 }
 
-/// Refuses a push at once, and listens to the rest of it.
-fn refuse(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry, body: Body) -> Answer {
+/// Refuses a push.
+fn refuse(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) -> Answer {
     debug!(%site, code = sorry.code, text = %sorry.text, "a push is refused");
-    drained(typed(RESULT, refusal(git, site, request, sorry)), body, git.settings.max_push_bytes)
-}
-
-/// Sends an answer at once and ends it when the request has been read to its end.
-pub(super) fn drained(answer: Answer, body: Body, most: u64) -> Answer {
-    let (head, whole) = answer.into_parts();
-    let (feed, reply) = Reply::stream();
-    tokio::spawn(async move {
-        if let Reply::Whole(whole) = whole {
-            let collected = http_body_util::BodyExt::collect(whole).await;
-            let bytes = collected.map(|collected| collected.to_bytes()).unwrap_or_default();
-            if !bytes.is_empty() {
-                let _ = feed.send(Ok(bytes)).await;
-            }
-        }
-        body.drain(most).await;
-    });
-    Response::from_parts(head, reply)
+    typed(RESULT, refusal(git, site, request, sorry))
 }

@@ -6,7 +6,9 @@ use std::io::{Write, stderr};
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 
-use crate::meter::{Usage, rounded};
+#[cfg(feature = "compare")]
+use crate::meter::Usage;
+use crate::meter::rounded;
 use crate::report;
 
 /// A measurement is called disturbed when something else used more than this. The kernel's own threads, which write to
@@ -15,7 +17,7 @@ const DISTURBED_CORES: f64 = 0.25;
 
 /// What a ratio must be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Bound {
+pub(crate) enum Bound {
     /// No less.
     AtLeast(f64),
     /// No more.
@@ -52,7 +54,7 @@ impl Serialize for Bound {
 
 /// A measured or given number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Figure {
+pub(crate) struct Figure {
     name: &'static str,
     value: f64,
     /// Cores that something else kept busy during the measurement.
@@ -61,30 +63,42 @@ pub(super) struct Figure {
 
 impl Figure {
     /// A number that no load on the machine can change.
-    pub(super) fn given(name: &'static str, value: f64) -> Self {
+    pub(crate) fn given(name: &'static str, value: f64) -> Self {
         Self { name, value, foreign_cores: 0.0 }
     }
 
+    /// A number that was measured while something else kept `foreign_cores` busy.
+    pub(crate) fn disturbed(name: &'static str, value: f64, foreign_cores: f64) -> Self {
+        Self { name, value, foreign_cores }
+    }
+
+    /// The number itself.
+    pub(crate) fn value(self) -> f64 {
+        self.value
+    }
+}
+
+#[cfg(feature = "compare")]
+impl Figure {
     /// A number that was measured while `usage` was spent.
-    pub(super) fn measured(value: f64, usage: Usage) -> Self {
-        let foreign_cores = usage.server.map_or(0.0, |server| server.foreign_cores);
-        Self { name: "builder", value, foreign_cores }
+    pub(crate) fn measured(value: f64, usage: Usage) -> Self {
+        Self::disturbed("builder", value, usage.server.map_or(0.0, |server| server.foreign_cores))
     }
 
     /// The relay's CPU time per event.
-    pub(super) fn cpu(usage: Usage) -> Self {
+    pub(crate) fn cpu(usage: Usage) -> Self {
         Self::measured(usage.server.map_or(0.0, |server| server.cpu_us_per_event), usage)
     }
 
     /// The same number under another name.
-    pub(super) fn named(self, name: &'static str) -> Self {
+    pub(crate) fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 }
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Ratio {
+pub(crate) struct Ratio {
     metric: String,
     graspd: f64,
     against: &'static str,
@@ -97,7 +111,7 @@ pub(super) struct Ratio {
 /// Whether a ratio is as wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// As wanted.
     Met,
     /// Not as wanted.
@@ -110,7 +124,7 @@ pub(super) enum Verdict {
 
 impl Ratio {
     /// A figure of graspd divided by the one it is held against.
-    pub(super) fn new(metric: &str, graspd: Figure, other: Figure, wanted: Bound) -> Self {
+    pub(crate) fn new(metric: &str, graspd: Figure, other: Figure, wanted: Bound) -> Self {
         // A figure below the resolution of its clock reads zero; the ratio then says "large", not "infinite".
         let ratio = rounded(graspd.value / other.value.max(1e-3));
         let disturbed = graspd.foreign_cores.max(other.foreign_cores) > DISTURBED_CORES;
@@ -147,7 +161,7 @@ impl fmt::Display for Ratio {
 }
 
 /// Prints the table for people, and every line of it for programs.
-pub(super) fn print(ratios: &[Ratio]) -> Result<()> {
+pub(crate) fn print(ratios: &[Ratio]) -> Result<()> {
     let mut table = stderr().lock();
     writeln!(table, "\n{:<34} {:>12} {:>12} {:<12} {:>9} wanted", "", "graspd", "other", "", "ratio")?;
     for ratio in ratios {

@@ -1,0 +1,210 @@
+//! What a server of several processes spends, children that lived for milliseconds included.
+//!
+//! `/proc` tells a process what its children spent once it has waited for them. fcgiwrap ignores the end of its children,
+//! so the kernel forgets what they spent. A control group forgets nothing; where none can be made, whatever the machine
+//! did and this program did not is taken for the server's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+
+use crate::machine;
+use crate::meter::rounded;
+use crate::process::Process;
+
+/// How long the processes of a group may take to vanish after they were killed.
+const REMOVAL: Duration = Duration::from_secs(5);
+
+/// Where CPU time is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ledger {
+    /// In a control group.
+    Group(Group),
+    /// In a process that waits for its children.
+    Tree(u32),
+    /// In the whole machine, less this program.
+    Machine,
+}
+
+impl Ledger {
+    /// CPU time spent so far.
+    pub(super) fn spent(&self) -> Result<Duration> {
+        match self {
+            Self::Group(group) => group.spent(),
+            Self::Tree(pid) => Process::Pid(*pid).cpu_time_with_children(),
+            Self::Machine => Ok(machine::busy_time()?.saturating_sub(Process::Own.cpu_time_with_children()?)),
+        }
+    }
+}
+
+/// A control group of this program's making; it goes with its last process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    folder: PathBuf,
+}
+
+impl Group {
+    /// Makes a group below the one that this program is in, if it may.
+    pub(super) fn make(name: &str) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let name = format!("grasp-bench-{}-{name}", process::id());
+        for parent in places(&own, &mounts) {
+            let group = Self { folder: parent.join(&name) };
+            if fs::create_dir(&group.folder).is_ok() {
+                if group.spent().is_ok() {
+                    return Some(group);
+                }
+                group.remove();
+            }
+        }
+        None
+    }
+
+    /// The same command, started inside the group. A shell enters it first, so that no process is born outside.
+    pub(super) fn enter(&self, command: &Command) -> Command {
+        let mut inside = Command::new("sh");
+        inside.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
+        inside.arg(self.folder.join("cgroup.procs")).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            inside.current_dir(folder);
+        }
+        inside
+    }
+
+    fn spent(&self) -> Result<Duration> {
+        // Version 1 counts nanoseconds in a file of its own, version 2 microseconds in a line of another.
+        if let Ok(text) = fs::read_to_string(self.folder.join("cpuacct.usage")) {
+            return Ok(Duration::from_nanos(text.trim().parse()?));
+        }
+        let text = fs::read_to_string(self.folder.join("cpu.stat"))
+            .with_context(|| format!("{} does not account for CPU time", self.folder.display()))?;
+        let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok());
+        Ok(Duration::from_micros(micros.ok_or_else(|| anyhow!("no usage_usec in {text:?}"))?))
+    }
+
+    /// Removes the group, as soon as the last of its processes is gone: those that nobody waits for take a moment.
+    pub(super) fn remove(&self) {
+        let started = Instant::now();
+        // A group that stays is empty and harms nobody.
+        while fs::remove_dir(&self.folder).is_err() && started.elapsed() < REMOVAL {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The folders of this program's own groups that account for CPU time, from `/proc/self/cgroup` and `/proc/self/mounts`.
+fn places(own: &str, mounts: &str) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    for line in own.lines() {
+        // `hierarchy:controllers:path`; version 2 has no controllers there.
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        if !controllers.is_empty() && !controllers.split(',').any(|name| name == "cpuacct") {
+            continue;
+        }
+        for mount in mounts.lines() {
+            let fields: Vec<&str> = mount.split(' ').collect();
+            let [_, at, kind, options, ..] = fields[..] else { continue };
+            let fits = match kind {
+                "cgroup2" => controllers.is_empty(),
+                "cgroup" => !controllers.is_empty() && options.split(',').any(|option| option == "cpuacct"),
+                _ => false,
+            };
+            if fits {
+                places.push(Path::new(at).join(path.trim_start_matches('/')));
+            }
+        }
+    }
+    places
+}
+
+/// Watches the clock, a server and the machine.
+#[derive(Debug)]
+pub(super) struct Cost {
+    started: Instant,
+    ledger: Ledger,
+    server: Duration,
+    client: Duration,
+    machine: Duration,
+}
+
+/// What it came to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Spent {
+    /// By the clock.
+    pub(super) seconds: f64,
+    /// CPU seconds of the server and its children.
+    pub(super) server_cpu: f64,
+    /// CPU seconds of this program and the gits that it ran.
+    pub(super) client_cpu: f64,
+    /// Cores that something else kept busy; zero where that cannot be known.
+    pub(super) foreign_cores: f64,
+}
+
+impl Cost {
+    /// Starts watching.
+    pub(super) fn start(ledger: &Ledger) -> Result<Self> {
+        Ok(Self {
+            ledger: ledger.clone(),
+            server: ledger.spent()?,
+            client: Process::Own.cpu_time_with_children()?,
+            machine: machine::busy_time()?,
+            started: Instant::now(),
+        })
+    }
+
+    /// Stops watching.
+    pub(super) fn stop(self) -> Result<Spent> {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let server = self.ledger.spent()?.saturating_sub(self.server);
+        let client = Process::Own.cpu_time_with_children()?.saturating_sub(self.client);
+        let machine = machine::busy_time()?.saturating_sub(self.machine);
+        let foreign = match self.ledger {
+            Ledger::Machine => 0.0,
+            Ledger::Group(_) | Ledger::Tree(_) => {
+                machine.saturating_sub(server + client).as_secs_f64() / seconds.max(1e-9)
+            }
+        };
+        Ok(Spent {
+            seconds,
+            server_cpu: server.as_secs_f64(),
+            client_cpu: rounded(client.as_secs_f64()),
+            foreign_cores: rounded(foreign),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+            cgroup /sys/fs/cgroup/cpuacct cgroup rw,cpuacct 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let own = "3:memory:/box\n2:cpuacct:/\n1:cpu:/\n0::/user.slice\n";
+        let expected = ["/sys/fs/cgroup/cpuacct/", "/sys/fs/cgroup/unified/user.slice"];
+        assert_eq!(places(own, mounts), expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_process_that_waits_is_accounted_with_its_children() {
+        let ledger = Ledger::Tree(process::id());
+        let before = ledger.spent().expect("own accounting");
+        let status = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
+        assert!(status.expect("a shell").success());
+        assert!(ledger.spent().expect("own accounting") > before);
+    }
+}

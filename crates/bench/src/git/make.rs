@@ -1,0 +1,308 @@
+//! Generated repositories: the same bytes for the same seed, on every machine.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Stdio};
+use std::{fs, str};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::stock;
+use crate::progress::Progress;
+use crate::prose;
+use crate::random::Random;
+use crate::{report, repository};
+
+/// Commits between two files that do not compress: pictures, archives, models.
+const ASSET_EVERY: u64 = 50;
+
+/// Folders, folders in each, and files in each of those: about what a large project has, four thousand in all.
+const SHAPE: [u64; 3] = [20, 10, 20];
+
+/// Lines of a text file; a commit changes one of them.
+const LINES: usize = 40;
+
+/// What `repack` must not try to find differences between: our assets have none.
+const NO_DELTAS_FROM: &str = "core.bigFileThreshold=64k";
+
+/// Commits are a minute apart.
+const MINUTE: u64 = 60;
+
+/// The repository that large clones and pushes are measured with.
+#[derive(Debug, Clone, Args)]
+pub struct Make {
+    /// Where the bare repository is put; it must not exist
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How large it becomes.
+    #[command(flatten)]
+    pub size: Size,
+}
+
+/// How large a repository becomes.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Size {
+    /// Commits on its main branch
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
+    pub commits: u64,
+    /// Bytes that its pack has at least, such as 200MB: half a megabyte for every asset at most
+    #[arg(long, default_value = "200MB", value_parser = bytes)]
+    pub bytes: u64,
+    /// Chooses its content
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// What was made.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Made {
+    /// Commits on the main branch.
+    pub commits: u64,
+    /// Objects in the pack.
+    pub objects: u64,
+    /// Bytes of the pack.
+    pub pack_bytes: u64,
+    /// What it took.
+    pub seconds: f64,
+}
+
+impl Make {
+    /// Makes it and says what became of it.
+    pub fn run(&self) -> Result<()> {
+        report::print("git make", "none", &large(&self.dir, self.size)?)
+    }
+}
+
+/// The large repository: a long history of text files, and assets that make up most of the bytes.
+pub(super) fn large(folder: &Path, size: Size) -> Result<Made> {
+    let started = std::time::Instant::now();
+    let mut random = Random::new(size.seed, 0);
+    let mut files: Vec<Vec<String>> = vec![Vec::new(); SHAPE.iter().product::<u64>() as usize];
+    let assets = size.commits.div_ceil(ASSET_EVERY);
+    let asset = size.bytes.div_ceil(assets) as usize;
+    let progress = Progress::start("making the large repository", size.commits);
+    let mut story = Story::begin(folder)?;
+    for number in 0..size.commits {
+        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        let index = random.below(files.len() as u64);
+        let lines = &mut files[index as usize];
+        if lines.is_empty() {
+            lines.extend((0..LINES).map(|_| line(&mut random)));
+        } else {
+            let at = random.below(LINES as u64) as usize;
+            lines[at] = line(&mut random);
+        }
+        let [_, inner, leaves] = SHAPE;
+        let (outer, middle, leaf) = (index / (inner * leaves), index / leaves % inner, index % leaves);
+        story.file(&format!("src/part{outer:02}/unit{middle:02}/file{leaf:02}.txt"), lines.concat().as_bytes())?;
+        if number % ASSET_EVERY == 0 {
+            story.file(&format!("assets/{:02}/{number:06}.bin", number / 1000), &noise(&mut random, asset))?;
+        }
+        // Few enough refs that the request of a clone stays below the kilobyte from which on git compresses it.
+        if (number + 1) % (size.commits / 8) == 0 {
+            story.tag(&format!("v{}", (number + 1) / (size.commits / 8)), "refs/heads/main", number)?;
+        }
+        if number + 1 == size.commits - 10 {
+            story.branch("refs/heads/next", "refs/heads/main")?;
+        }
+        progress.advance(1);
+    }
+    story.end()?;
+    drop(progress);
+    stock::run(stock::git(folder).args(["-c", NO_DELTAS_FROM, "repack", "-a", "-d", "-f", "--quiet"]))?;
+    let (objects, pack_bytes) = pack(folder)?;
+    if pack_bytes < size.bytes {
+        bail!("the pack has {pack_bytes} bytes, {} were wanted", size.bytes);
+    }
+    Ok(Made { commits: size.commits, objects, pack_bytes, seconds: started.elapsed().as_secs_f64().round() })
+}
+
+/// A repository of a single commit and one branch.
+pub(super) fn small(folder: &Path, seed: u64) -> Result<()> {
+    chain(folder, seed, 1)
+}
+
+/// A small repository with `count` refs: seven branches to three annotated tags.
+pub(super) fn many_refs(folder: &Path, seed: u64, count: u64) -> Result<()> {
+    let mut random = Random::new(seed, 2);
+    let mut story = Story::begin(folder)?;
+    for number in 0..count {
+        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        story.file("README", line(&mut random).as_bytes())?;
+        match number {
+            // The main branch is one of them.
+            0 => {}
+            _ if number % 10 < 7 => story.branch(&format!("refs/heads/topic/{number:05}"), "refs/heads/main")?,
+            _ => story.tag(&format!("v{number:05}"), "refs/heads/main", number)?,
+        }
+    }
+    story.end()
+}
+
+/// A small repository with a straight history of `commits` one-line changes.
+pub(super) fn chain(folder: &Path, seed: u64, commits: u64) -> Result<()> {
+    let mut random = Random::new(seed, 3);
+    let mut story = Story::begin(folder)?;
+    for number in 0..commits {
+        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        if number == 0 {
+            for name in ["README", "LICENSE", "src/main.rs", "src/lib.rs"] {
+                story.file(name, prose::paragraphs(&mut random, 2000).as_bytes())?;
+            }
+        }
+        let text: String = (0..LINES).map(|_| line(&mut random)).collect();
+        story.file(&format!("src/file{:02}.rs", number % 20), text.as_bytes())?;
+    }
+    story.end()
+}
+
+/// A line that no other line equals.
+fn line(random: &mut Random) -> String {
+    let words = prose::title(random, 9);
+    format!("{words} {:08x}\n", random.next_word() as u32)
+}
+
+/// Bytes that do not compress.
+fn noise(random: &mut Random, length: usize) -> Vec<u8> {
+    let mut noise = Vec::with_capacity(length + 8);
+    while noise.len() < length {
+        noise.extend_from_slice(&random.next_word().to_le_bytes());
+    }
+    noise.truncate(length);
+    noise
+}
+
+/// Objects and bytes of the packs of a repository.
+fn pack(folder: &Path) -> Result<(u64, u64)> {
+    let text = stock::run(stock::git(folder).args(["count-objects", "-v"]))?;
+    let objects = text.lines().find_map(|line| line.strip_prefix("in-pack: ")?.parse().ok());
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder.join("objects/pack"))? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|extension| extension == "pack") {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok((objects.context("git does not count objects")?, bytes))
+}
+
+/// A stream that `git fast-import` makes a repository of.
+struct Story {
+    importer: std::process::Child,
+    to: BufWriter<ChildStdin>,
+}
+
+impl Story {
+    fn begin(folder: &Path) -> Result<Self> {
+        if folder.exists() {
+            bail!("{} exists already", folder.display());
+        }
+        fs::create_dir_all(folder)?;
+        stock::run(stock::git(folder).args(["init", "--quiet", "--bare", "--initial-branch=main"]))?;
+        let mut importer = stock::git(folder)
+            .args(["-c", "fastimport.unpackLimit=0", "fast-import", "--quiet"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot run git fast-import")?;
+        let to = importer.stdin.take().context("git fast-import does not listen")?;
+        Ok(Self { importer, to: BufWriter::with_capacity(1 << 16, to) })
+    }
+
+    fn commit(&mut self, branch: &str, number: u64, subject: &str) -> Result<()> {
+        let (author, when) = (stock::AUTHOR, time(number));
+        write!(self.to, "commit {branch}\ncommitter {author} {when} +0000\n")?;
+        self.data(subject.as_bytes())
+    }
+
+    fn file(&mut self, path: &str, content: &[u8]) -> Result<()> {
+        writeln!(self.to, "M 100644 inline {path}")?;
+        self.data(content)
+    }
+
+    fn branch(&mut self, name: &str, from: &str) -> Result<()> {
+        Ok(write!(self.to, "reset {name}\nfrom {from}\n\n")?)
+    }
+
+    fn tag(&mut self, name: &str, from: &str, number: u64) -> Result<()> {
+        let (author, when) = (stock::AUTHOR, time(number));
+        write!(self.to, "tag {name}\nfrom {from}\ntagger {author} {when} +0000\n")?;
+        self.data(name.as_bytes())
+    }
+
+    fn data(&mut self, bytes: &[u8]) -> Result<()> {
+        writeln!(self.to, "data {}", bytes.len())?;
+        self.to.write_all(bytes)?;
+        Ok(self.to.write_all(b"\n")?)
+    }
+
+    fn end(self) -> Result<()> {
+        let Self { mut importer, to } = self;
+        drop(to.into_inner().map_err(|error| error.into_error())?);
+        let status = importer.wait()?;
+        if !status.success() {
+            bail!("git fast-import failed: {status}");
+        }
+        Ok(())
+    }
+}
+
+fn time(number: u64) -> u64 {
+    repository::YEAR_START + number * MINUTE
+}
+
+/// Reads `200MB`, `1 GB`, `4096`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let unit = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        other => return Err(format!("{other} is no unit; take B, KB, MB or GB")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text} is no number of bytes"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too much"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("200MB"), Ok(200_000_000));
+        assert_eq!(bytes("1 gb"), Ok(1_000_000_000));
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert!(bytes("MB").is_err());
+        assert!(bytes("1MiB").is_err());
+    }
+
+    #[test]
+    fn the_same_seed_makes_the_same_history() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let size = Size { commits: 200, bytes: 100_000, seed: 1 };
+        let refs = |name: &str, size| {
+            let path = folder.path().join(name);
+            let made = large(&path, size).expect("makes");
+            assert!(made.pack_bytes >= size.bytes);
+            assert!(large(&path, size).is_err(), "does not write into what exists");
+            stock::refs(&path).expect("refs")
+        };
+        let first = refs("a", size);
+        assert_eq!(first.len(), 10, "{first:?}");
+        assert_eq!(first, refs("b", size));
+        assert_ne!(first, refs("c", Size { seed: 2, ..size }));
+    }
+
+    #[test]
+    fn many_refs_are_as_many_as_were_wanted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("many");
+        many_refs(&path, 1, 50).expect("makes");
+        let refs = stock::refs(&path).expect("refs");
+        assert_eq!(refs.len(), 50);
+        assert_eq!(refs.iter().filter(|(name, _)| name.starts_with("refs/tags/")).count(), 15);
+    }
+}

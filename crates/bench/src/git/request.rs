@@ -1,0 +1,254 @@
+//! Requests as git 2.47 sends them, byte for byte.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, bail};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::client::Client;
+use super::pktline::{self, DELIMITER, FLUSH};
+
+/// The program that requests claim to come from.
+const AGENT: &str = "git/2.47.3";
+
+/// Encodings that git's HTTP library offers.
+const ENCODINGS: &str = "deflate, gzip, br, zstd";
+
+/// The version of git's protocol that a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// All refs at once: old clients, and every push.
+    V0,
+    /// Capabilities only; refs follow on request.
+    V2,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::V0 => "v0",
+            Self::V2 => "v2",
+        })
+    }
+}
+
+/// The address of a repository without TLS; encryption would be measured along with the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepoUrl {
+    /// Host and port.
+    pub address: String,
+    /// From the first slash on, without one at the end.
+    path: String,
+}
+
+impl RepoUrl {
+    /// A repository of a server.
+    pub fn new(address: &str, path: &str) -> Self {
+        Self { address: address.into(), path: path.trim_end_matches('/').into() }
+    }
+
+    /// Asks what the repository holds.
+    pub fn info_refs(&self, protocol: Protocol) -> Vec<u8> {
+        let Self { address, path } = self;
+        let version = match protocol {
+            Protocol::V0 => "",
+            Protocol::V2 => "Git-Protocol: version=2\r\n",
+        };
+        format!(
+            "GET {path}/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: {address}\r\nUser-Agent: {AGENT}\r\nAccept: \
+             */*\r\nAccept-Encoding: {ENCODINGS}\r\nPragma: no-cache\r\n{version}\r\n"
+        )
+        .into_bytes()
+    }
+
+    /// A command of protocol v2. Git compresses bodies of more than a kilobyte; these stay below, or are sent as they are.
+    fn command(&self, body: &[u8]) -> Vec<u8> {
+        let Self { address, path } = self;
+        let length = body.len();
+        let mut request = format!(
+            "POST {path}/git-upload-pack HTTP/1.1\r\nHost: {address}\r\nUser-Agent: {AGENT}\r\nAccept-Encoding: \
+             {ENCODINGS}\r\nContent-Type: application/x-git-upload-pack-request\r\nAccept: \
+             application/x-git-upload-pack-result\r\nGit-Protocol: version=2\r\nContent-Length: {length}\r\n\r\n"
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        request
+    }
+
+    /// The request that makes up nearly all of a full clone, for everything that the repository shows right now.
+    pub async fn full_fetch(&self, client: &mut Client) -> Result<Vec<u8>> {
+        let refs = self.refs(client).await?;
+        let body = fetch_body(&refs);
+        Ok(self.command(&body))
+    }
+
+    /// What the repository shows to a client that clones.
+    pub async fn refs(&self, client: &mut Client) -> Result<Vec<Ref>> {
+        let answer = client.get(&self.command(&ls_refs_body())).await.with_context(|| format!("{self}: ls-refs"))?;
+        let refs: Vec<Ref> =
+            pktline::lines(&answer.collect().await?)?.iter().filter_map(|line| Ref::read(line)).collect();
+        if refs.is_empty() {
+            bail!("{self} has no refs");
+        }
+        Ok(refs)
+    }
+}
+
+impl fmt::Display for RepoUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "http://{}{}", self.address, self.path)
+    }
+}
+
+impl FromStr for RepoUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let rest = text.strip_prefix("http://").with_context(|| format!("{text} does not start with http://"))?;
+        let (host, path) = rest.split_once('/').with_context(|| format!("{text} names no repository"))?;
+        let address = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
+        Ok(Self::new(&address, &format!("/{path}")))
+    }
+}
+
+/// A ref and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ref {
+    /// The object.
+    pub oid: String,
+    /// The full name.
+    pub name: String,
+}
+
+impl Ref {
+    /// Reads `<oid> <name>[ attributes]`; nothing for the HEAD of an empty repository.
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (oid, name) = (words.next()?, words.next()?);
+        (oid.len() == 40).then(|| Self { oid: oid.into(), name: name.into() })
+    }
+}
+
+fn head(command: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    pktline::write(&mut body, command);
+    pktline::write(&mut body, &format!("agent={AGENT}"));
+    pktline::write(&mut body, "object-format=sha1");
+    body.extend_from_slice(DELIMITER);
+    body
+}
+
+/// What `git clone` asks first.
+fn ls_refs_body() -> Vec<u8> {
+    let mut body = head("command=ls-refs\n");
+    for line in ["peel\n", "symrefs\n", "unborn\n"] {
+        pktline::write(&mut body, line);
+    }
+    for prefix in ["HEAD", "refs/heads/", "refs/tags/"] {
+        pktline::write(&mut body, &format!("ref-prefix {prefix}\n"));
+    }
+    body.extend_from_slice(FLUSH);
+    body
+}
+
+/// What `git clone --quiet` asks then: what every ref names, also when another one named it before.
+fn fetch_body(refs: &[Ref]) -> Vec<u8> {
+    let mut body = head("command=fetch");
+    for line in ["thin-pack", "no-progress", "ofs-delta"] {
+        pktline::write(&mut body, line);
+    }
+    for Ref { oid, .. } in refs {
+        pktline::write(&mut body, &format!("want {oid}\n"));
+    }
+    pktline::write(&mut body, "done\n");
+    body.extend_from_slice(FLUSH);
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::git::stock;
+
+    #[test]
+    fn only_plain_addresses() {
+        let url: RepoUrl = "http://127.0.0.1:8080/npub1x/a.git/".parse().expect("plain");
+        assert_eq!(url, RepoUrl::new("127.0.0.1:8080", "/npub1x/a.git"));
+        assert_eq!(url.to_string(), "http://127.0.0.1:8080/npub1x/a.git");
+        assert!("https://127.0.0.1/a.git".parse::<RepoUrl>().is_err());
+        assert!("http://127.0.0.1".parse::<RepoUrl>().is_err());
+    }
+
+    /// Answers a clone up to its fetch, and gives the bodies that were posted.
+    async fn record(listener: TcpListener, refs: &[Ref]) -> Vec<Vec<u8>> {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let mut stream = BufReader::new(stream);
+        let mut posted = Vec::new();
+        loop {
+            let (mut line, mut length) = (String::new(), 0);
+            while line != "\r\n" {
+                line.clear();
+                stream.read_line(&mut line).await.expect("a line");
+                if let Some(value) = line.strip_prefix("Content-Length: ") {
+                    length = value.trim().parse().expect("a number");
+                }
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.expect("a body");
+            let mut answer = Vec::new();
+            let kind = if body.is_empty() { "advertisement" } else { "result" };
+            if body.is_empty() {
+                for text in ["version 2\n", "agent=x\n", "ls-refs=unborn\n", "fetch=shallow\n", "object-format=sha1\n"]
+                {
+                    pktline::write(&mut answer, text);
+                }
+            } else {
+                for Ref { oid, name } in refs {
+                    pktline::write(&mut answer, &format!("{oid} {name}\n"));
+                }
+                posted.push(body);
+            }
+            if posted.len() == 2 {
+                return posted;
+            }
+            answer.extend_from_slice(FLUSH);
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-{kind}\r\nContent-Length: {}\r\n\r\n",
+                answer.len()
+            );
+            stream.write_all(head.as_bytes()).await.expect("a head");
+            stream.write_all(&answer).await.expect("an answer");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_requests_are_those_of_a_real_clone() {
+        let named = |digit: &str, name: &str| Ref { oid: digit.repeat(40), name: name.into() };
+        let refs = [named("1", "HEAD"), named("1", "refs/heads/main"), named("2", "refs/tags/v1")];
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = RepoUrl::new(&listener.local_addr().expect("an address").to_string(), "/a.git");
+        let folder = tempfile::tempdir().expect("a folder");
+        let clone = folder.path().join("clone");
+        let mut git = stock::git(folder.path());
+        git.args(["clone", "--quiet", "--bare", &url.to_string()]).arg(clone);
+        let git = tokio::task::spawn_blocking(move || git.output());
+        let posted = record(listener, &refs).await;
+        assert!(!git.await.expect("no panic").expect("git runs").status.success(), "its fetch was not answered");
+
+        // Another git names itself otherwise; it does so in the second packet.
+        let without_agent = |body: &[u8]| {
+            let text = String::from_utf8_lossy(body).into_owned();
+            let (command, rest) = text.split_once("agent=").expect("an agent");
+            let (_, rest) = rest.split_once("0016object-format").expect("a format");
+            format!("{}0016object-format{rest}", &command[..command.len() - 4])
+        };
+        assert_eq!(without_agent(&posted[0]), without_agent(&ls_refs_body()));
+        assert_eq!(without_agent(&posted[1]), without_agent(&fetch_body(&refs)));
+    }
+}

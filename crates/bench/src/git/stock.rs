@@ -1,0 +1,50 @@
+//! The real git, as a client: no configuration but its own defaults, no prompts.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Who commits.
+pub(super) const AUTHOR: &str = "A U Thor <author@example.com>";
+
+/// A git that starts in `folder` and knows nothing of this machine's settings.
+pub(super) fn git(folder: &Path) -> Command {
+    let mut command = Command::new("git");
+    command
+        .current_dir(folder)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("LC_ALL", "C")
+        .env_remove("GIT_DIR")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs a git command to its end and gives what it said.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run git")?;
+    if !output.status.success() {
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        bail!("git {} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// All refs of a repository below `refs/`, by name.
+pub(super) fn refs(repository: &Path) -> Result<Vec<(String, String)>> {
+    let text = run(git(repository).args(["for-each-ref", "--format=%(refname) %(objectname)"]))?;
+    Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(name, oid)| (name.into(), oid.into())).collect())
+}
+
+/// Where git keeps its programs.
+pub(super) fn exec_path() -> Result<String> {
+    run(Command::new("git").arg("--exec-path"))
+}
+
+/// Whether this program runs as root.
+pub(super) fn is_root() -> Result<bool> {
+    let output = Command::new("id").arg("-u").output().context("cannot run id")?;
+    Ok(output.stdout.trim_ascii() == b"0")
+}
