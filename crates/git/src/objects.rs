@@ -16,8 +16,9 @@ use grasp_core::nostr::hex;
 /// 1,024 descriptors where nobody asked for more. Further ones are opened for each look.
 const MAX_OPEN: usize = 256;
 
-/// How often a pack folder is listed that changes under our eyes: maintenance replaces packs once, not all the time.
-const LISTINGS: usize = 3;
+/// How often a pack folder is listed that changes under our eyes: maintenance replaces packs once, not all the time, but a
+/// listing takes microseconds and some file systems show a name for longer than that after it is gone.
+const LISTINGS: usize = 100;
 
 /// Bytes of an object id.
 const OID: usize = 20;
@@ -142,7 +143,10 @@ fn collect(folder: &Path, indexes: &mut Vec<Index>) -> io::Result<()> {
         let before = changed(folder)?;
         let complete = match list(folder, indexes) {
             Ok(()) => true,
-            Err(problem) if problem.kind() == ErrorKind::NotFound && listing < LISTINGS => false,
+            Err(problem) if problem.kind() == ErrorKind::NotFound && listing < LISTINGS => {
+                std::thread::yield_now();
+                false
+            }
             result => return result,
         };
         if complete && (listing >= LISTINGS || changed(folder)? == before) {

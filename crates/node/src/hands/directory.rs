@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use grasp_core::repo::catalog::Place;
-use grasp_core::repo::{RepoId, Site};
+use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 
@@ -219,6 +219,19 @@ impl Directory {
                 self.remove(entries, site);
             }
             self.shrink(entries);
+        });
+    }
+
+    /// Objects have been taken away from a pool that sites of a name may read: answers that have them are not given again.
+    /// Refs stay as they are.
+    pub(crate) fn renew(&self, name: &Identifier) {
+        self.write(|entries| {
+            for (_, entry) in entries.iter_mut().filter(|(site, _)| site.identifier() == name) {
+                if let Some(old) = &entry.snapshot {
+                    // It takes as many bytes as the old one.
+                    entry.snapshot = Some(Arc::new(self.make(old.refs.clone(), old.exists)));
+                }
+            }
         });
     }
 

@@ -172,7 +172,11 @@ impl Maintenance {
             Due::Fold => Ok([folded, Tidied::Fine]),
             Due::FoldAndPrune => {
                 let mut needs = |sites: &[Site]| self.ask(sites);
-                Ok([folded, self.maintainer.prune(site, agenda.pace.grace, &mut needs)?])
+                let pruned = self.maintainer.prune(site, agenda.pace.grace, &mut needs)?;
+                if pruned == Tidied::Done {
+                    self.directory.renew(site.identifier());
+                }
+                Ok([folded, pruned])
             }
         });
         match result {
