@@ -404,7 +404,11 @@ mod tests {
         let mut seen = BTreeSet::new();
         for setting in SETTINGS {
             assert!(seen.insert(setting.name), "{} is declared twice", setting.name);
-            assert!(setting.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'), "{}", setting.name);
+            assert!(
+                setting.name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'),
+                "{}",
+                setting.name
+            );
             assert!(setting.help.ends_with('.') && !setting.help.contains("  "), "{}", setting.name);
             assert!(!foreign::NOT_USED_YET.contains(&setting.name), "{} is used now", setting.name);
         }
