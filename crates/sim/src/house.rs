@@ -8,6 +8,8 @@
 mod batch;
 mod client;
 mod laws;
+mod life;
+mod sight;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,8 +19,8 @@ use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Event, EventId};
 use grasp_core::nostr::{PublicKey, Refusal, Signed, Verdict, Verifier, kinds};
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, PushId, Restored, Source, Submission, Ticket, Todo, Upload};
-use grasp_core::registrar::order::{Order, OrderId, Outcome, Work};
+use grasp_core::registrar::io::{Input, PushId, Source, Submission, Ticket};
+use grasp_core::registrar::order::Order;
 use grasp_core::registrar::policy::{Mode, Rules};
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
@@ -322,201 +324,5 @@ impl House {
         self.drain(&mut batch);
         self.conclude(batch)?;
         self.rest()
-    }
-
-    /// As after a crash: what is durable stays, the registrar is rebuilt from it, the monotonic clock begins anew.
-    pub fn restart(&mut self) {
-        self.boot().expect("no end was planned");
-    }
-
-    /// A new process begins with what the old one has left on disk, if that does not end, too.
-    pub fn boot(&mut self) -> Result<(), Crashed> {
-        self.now.mono = Moment(0);
-        self.memory.restart();
-        self.running.clear();
-        self.pushes.clear();
-        self.rebuild()?;
-        self.rest()
-    }
-
-    /// Reads everything back, as at boot and after a failed commit.
-    fn rebuild(&mut self) -> Result<(), Crashed> {
-        self.registrar = Registrar::new(self.registrar.rules().clone());
-        for restored in self.memory.restored() {
-            self.registrar.handle(self.now, Input::Restored(restored));
-        }
-        let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
-        self.git.restart(&kept);
-        let view = |folder: &crate::git::Folder| View { refs: folder.refs.clone(), exists: true };
-        self.shown = self.git.sites().map(|(site, folder)| (site.clone(), view(folder))).collect();
-        let mut batch = Batch::default();
-        self.tell(&mut batch, Input::Ready);
-        self.registrar.wake(self.now);
-        self.drain(&mut batch);
-        self.conclude(batch).map(|_| ())
-    }
-
-    /// The orders that are under way.
-    #[must_use]
-    pub fn running(&self) -> &VecDeque<Order> {
-        &self.running
-    }
-
-    /// Lets git do one durable step of an order that is under way, or report that nothing is left to do.
-    pub fn step(&mut self, nth: usize) -> Result<(), Crashed> {
-        let Some(order) = self.running.get(nth).cloned() else { return Ok(()) };
-        match self.git.step(&order) {
-            None => self.after_git_step(),
-            Some(outcome) => self.report(nth, outcome),
-        }
-    }
-
-    /// Lets an order that is under way fail where it stands.
-    pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
-        self.ailing = true;
-        self.report(nth, Outcome::Failed("the disk is full".to_owned()))
-    }
-
-    fn report(&mut self, nth: usize, outcome: Outcome) -> Result<(), Crashed> {
-        let Some(order) = self.running.remove(nth) else { return Ok(()) };
-        let mut batch = Batch::default();
-        let folder = self.git.site(&order.site);
-        let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
-        batch.refs.push((order.site.clone(), view));
-        if let (Work::Align(align), Outcome::Aligned(aligned)) = (&order.work, &outcome)
-            && let Some(best) = align.candidates.first()
-        {
-            match aligned.chosen == Some(best.event) {
-                true => self.behind.remove(&order.site),
-                false => self.behind.insert(order.site.clone()),
-            };
-        }
-        self.tell(&mut batch, Input::Ordered(order.id, outcome));
-        self.conclude(batch).map(|_| ())
-    }
-
-    /// Lets git do everything that is to be done.
-    pub fn work(&mut self) -> Result<(), Crashed> {
-        while !self.running.is_empty() {
-            self.step(0)?;
-        }
-        self.check_rest();
-        Ok(())
-    }
-
-    /// What happens when a fact has been dealt with.
-    fn rest(&mut self) -> Result<(), Crashed> {
-        if self.lazy { Ok(()) } else { self.work() }
-    }
-
-    /// Lets everything that failed be done after all.
-    pub fn heal(&mut self) {
-        self.be_kind();
-        for _ in 0..20 {
-            self.work().expect("no end is planned");
-            if self.notes().is_empty() {
-                break;
-            }
-            self.advance(limits::ORDER_RETRY_SECS);
-        }
-        self.ailing = false;
-        // What failed and left no note is tried once more, too.
-        self.advance(limits::ORDER_RETRY_SECS);
-        self.work().expect("no end is planned");
-    }
-
-    /// The repositories that are hosted here.
-    #[must_use]
-    pub fn hosted(&self) -> Vec<RepoId> {
-        let repos = self.registrar.catalog().repositories().map(|(repo, _)| repo);
-        repos.filter(|repo| self.registrar.hosted(repo).is_some()).collect()
-    }
-
-    /// The repositories hosted here that an author may speak for.
-    #[must_use]
-    pub fn repos_of(&self, identifier: &Identifier, author: PublicKey) -> Vec<RepoId> {
-        let strict = self.registrar.rules().strict_maintainers;
-        let family = self.registrar.catalog().family(identifier).into_iter();
-        family
-            .flat_map(|family| family.hosts_of(author, strict))
-            .map(|owner| RepoId { owner, identifier: identifier.clone() })
-            .collect()
-    }
-
-    /// The registrar.
-    #[must_use]
-    pub fn registrar(&self) -> &Registrar {
-        &self.registrar
-    }
-
-    /// The store.
-    pub fn memory(&mut self) -> &mut Memory {
-        &mut self.memory
-    }
-
-    /// Git.
-    pub fn git(&mut self) -> &mut Git {
-        &mut self.git
-    }
-
-    /// The refs of a site, as the world sees them.
-    #[must_use]
-    pub fn refs(&self, site: &Site) -> BTreeMap<String, String> {
-        self.shown.get(site).map(|view| view.refs.clone()).unwrap_or_default()
-    }
-
-    /// All sites that have refs to show or a folder, with their refs.
-    #[must_use]
-    pub fn views(&self) -> BTreeMap<Site, View> {
-        let worth = |(_, view): &(&Site, &View)| view.exists || !view.refs.is_empty();
-        self.shown.iter().filter(worth).map(|(site, view)| (site.clone(), view.clone())).collect()
-    }
-
-    /// The time.
-    #[must_use]
-    pub fn now(&self) -> Now {
-        self.now
-    }
-
-    /// The ids of everything that is served and of everything that is held.
-    #[must_use]
-    pub fn sets(&self) -> (BTreeSet<EventId>, BTreeSet<EventId>) {
-        let served = self.memory.served_events().map(|event| event.id).collect();
-        (served, self.memory.held_events().map(|event| event.id).collect())
-    }
-
-    /// The durable notes of work.
-    #[must_use]
-    pub fn notes(&self) -> BTreeSet<Todo> {
-        let todo = |restored| if let Restored::Todo(todo) = restored { Some(todo) } else { None };
-        Memory::restored(&self.memory).into_iter().filter_map(todo).collect()
-    }
-
-    /// The uploads that have a row.
-    #[must_use]
-    pub fn staged(&self) -> Vec<Upload> {
-        let staged = |restored| if let Restored::Staged(upload) = restored { Some(upload) } else { None };
-        Memory::restored(&self.memory).into_iter().filter_map(staged).collect()
-    }
-
-    /// Takes the orders that were given.
-    pub fn orders(&mut self) -> Vec<Order> {
-        std::mem::take(&mut self.orders)
-    }
-
-    /// Where an order stands among those that are under way.
-    #[must_use]
-    pub fn place_of(&self, order: OrderId) -> Option<usize> {
-        self.running.iter().position(|running| running.id == order)
-    }
-
-    /// Takes the events that were only passed on.
-    pub fn passed(&mut self) -> Vec<Arc<Signed>> {
-        std::mem::take(&mut self.passed)
-    }
-
-    /// Takes the bells that rang: names for sync, names for the hunt.
-    pub fn bells(&mut self) -> (BTreeSet<Identifier>, BTreeSet<Identifier>) {
-        std::mem::take(&mut self.bells)
     }
 }

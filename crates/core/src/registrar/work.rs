@@ -4,6 +4,8 @@
 //! done, then git. Whatever is interrupted is found again at boot and done once more. A decision that waited for git is
 //! taken again from the beginning, with fresh facts, when git is done.
 
+use std::collections::BTreeSet;
+
 use super::Registrar;
 use super::finish::{Pushed, todo_of};
 use super::io::{Arrival, Output, Push, Question, Told};
@@ -278,8 +280,11 @@ impl Registrar {
             return None;
         }
         let hosts = family.into_iter().flat_map(|family| family.hosts());
-        let sites = hosts.map(|owner| Site::Announced(RepoId { owner, identifier: repo.identifier.clone() }));
-        let readers = sites.map(|site| (site.clone(), self.lenders_of(&site))).collect();
+        let hosts = hosts.map(|owner| Site::Announced(RepoId { owner, identifier: repo.identifier.clone() }));
+        // One that is to go as well may be announced again before it has gone.
+        let noted = self.todos.iter().map(|todo| &todo.site).filter(|site| site.identifier() == &repo.identifier);
+        let sites: BTreeSet<Site> = hosts.chain(noted.cloned()).collect();
+        let readers = sites.into_iter().map(|site| (site.clone(), self.lenders_of(&site))).collect();
         Some(Work::Retire { readers })
     }
 

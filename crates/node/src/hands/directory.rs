@@ -1,6 +1,7 @@
 //! Which repositories are open, and what their refs are: the view that the doors have.
 //!
 //! The registrar's desk is the only writer; it changes an entry after the commit that makes the change true. Doors read.
+//! Maintenance may renew what is there when it has taken objects away; it changes no ref.
 //! Refs are read from disk when they are first asked for and let go when they take too much memory; those of a site that
 //! is being worked on are kept, so that nobody sees refs before the event that goes with them.
 

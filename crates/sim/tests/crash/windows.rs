@@ -306,3 +306,19 @@ fn git_fails_in_the_middle_of_a_push() {
         }
     }
 }
+
+/// X's repository, which reads O's, goes, and O's; X's is announced again before it has gone.
+#[test]
+fn a_reader_comes_back_after_its_lender_has_gone() {
+    let follower = x().listed(&service(), "tool", 200, &[&o()]);
+    let mut before = hosting(&[]);
+    before.push(Act::Submit(follower));
+    let gone = [o(), x()].map(|author| author.deletion(300, &[&["a", &author.repo("tool")]]));
+    for order in [[0, 1], [1, 0]] {
+        let begin = |house: &mut House| order.iter().for_each(|nth| drop(house.submit(&gone[*nth])));
+        let again = x().listed(&service(), "tool", 400, &[]);
+        interrupted(&before, begin, offer(&again), |house| {
+            assert!(house.registrar().hosted(&x().repo_id("tool")).is_some());
+        });
+    }
+}

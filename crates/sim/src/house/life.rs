@@ -1,0 +1,118 @@
+//! How the house begins, works, fails and heals.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use grasp_core::limits;
+use grasp_core::machine::Machine;
+use grasp_core::registrar::Registrar;
+use grasp_core::registrar::io::Input;
+use grasp_core::registrar::order::{Order, Outcome, Work};
+use grasp_core::time::Moment;
+
+use super::batch::Batch;
+use super::{Crashed, House, View};
+use crate::contract::Shelf;
+use crate::git::Folder;
+
+impl House {
+    /// As after a crash: what is durable stays, the registrar is rebuilt from it, the monotonic clock begins anew.
+    pub fn restart(&mut self) {
+        self.boot().expect("no end was planned");
+    }
+
+    /// A new process begins with what the old one has left on disk, if that does not end, too.
+    pub fn boot(&mut self) -> Result<(), Crashed> {
+        self.now.mono = Moment(0);
+        self.memory.restart();
+        self.running.clear();
+        self.pushes.clear();
+        self.rebuild()?;
+        self.rest()
+    }
+
+    /// Reads everything back, as at boot and after a failed commit.
+    pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
+        self.registrar = Registrar::new(self.registrar.rules().clone());
+        for restored in self.memory.restored() {
+            self.registrar.handle(self.now, Input::Restored(restored));
+        }
+        let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
+        self.git.restart(&kept);
+        let view = |folder: &Folder| View { refs: folder.refs.clone(), exists: true };
+        self.shown = self.git.sites().map(|(site, folder)| (site.clone(), view(folder))).collect();
+        let mut batch = Batch::default();
+        self.tell(&mut batch, Input::Ready);
+        self.registrar.wake(self.now);
+        self.drain(&mut batch);
+        self.conclude(batch).map(|_| ())
+    }
+
+    /// The orders that are under way.
+    #[must_use]
+    pub fn running(&self) -> &VecDeque<Order> {
+        &self.running
+    }
+
+    /// Lets git do one durable step of an order that is under way, or report that nothing is left to do.
+    pub fn step(&mut self, nth: usize) -> Result<(), Crashed> {
+        let Some(order) = self.running.get(nth).cloned() else { return Ok(()) };
+        match self.git.step(&order) {
+            None => self.after_git_step(),
+            Some(outcome) => self.report(nth, outcome),
+        }
+    }
+
+    /// Lets an order that is under way fail where it stands.
+    pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
+        self.ailing = true;
+        self.report(nth, Outcome::Failed("the disk is full".to_owned()))
+    }
+
+    fn report(&mut self, nth: usize, outcome: Outcome) -> Result<(), Crashed> {
+        let Some(order) = self.running.remove(nth) else { return Ok(()) };
+        let mut batch = Batch::default();
+        let folder = self.git.site(&order.site);
+        let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
+        batch.refs.push((order.site.clone(), view));
+        if let (Work::Align(align), Outcome::Aligned(aligned)) = (&order.work, &outcome)
+            && let Some(best) = align.candidates.first()
+        {
+            match aligned.chosen == Some(best.event) {
+                true => self.behind.remove(&order.site),
+                false => self.behind.insert(order.site.clone()),
+            };
+        }
+        self.tell(&mut batch, Input::Ordered(order.id, outcome));
+        self.conclude(batch).map(|_| ())
+    }
+
+    /// Lets git do everything that is to be done.
+    pub fn work(&mut self) -> Result<(), Crashed> {
+        while !self.running.is_empty() {
+            self.step(0)?;
+        }
+        self.check_rest();
+        Ok(())
+    }
+
+    /// What happens when a fact has been dealt with.
+    pub(super) fn rest(&mut self) -> Result<(), Crashed> {
+        if self.lazy { Ok(()) } else { self.work() }
+    }
+
+    /// Lets everything that failed be done after all.
+    pub fn heal(&mut self) {
+        self.be_kind();
+        for _ in 0..20 {
+            self.work().expect("no end is planned");
+            if self.notes().is_empty() {
+                break;
+            }
+            self.advance(limits::ORDER_RETRY_SECS);
+        }
+        self.ailing = false;
+        // What failed and left no note is tried once more, too.
+        self.advance(limits::ORDER_RETRY_SECS);
+        self.work().expect("no end is planned");
+    }
+}
