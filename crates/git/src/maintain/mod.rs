@@ -13,8 +13,8 @@
 //!
 //! # Nobody waits, and nothing breaks
 //!
-//! No git child writes to a pool. A child works in a [`workshop`]: a folder under `incoming/` that has links to the pool's
-//! packs as they were. What it made is synced there, and then a [`swap`] moves it into the pool and removes what it stands
+//! No git child writes to a pool. A child works in a `workshop`: a folder under `incoming/` that has links to the pool's
+//! packs as they were. What it made is synced there, and then a `swap` moves it into the pool and removes what it stands
 //! for: a few renames, in the same turn in which an order would work on repositories of that name, so that the two never
 //! meet. Fetches meet it, as they would meet any repack: git opens packs before it relies on them, and looks again when
 //! one is gone.
