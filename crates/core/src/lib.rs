@@ -6,13 +6,17 @@
 //! - [`machine`]: the contract of a decision-maker; [`time`]: the two clocks; [`limits`]: every bound, with its reason;
 //!   [`manners`]: token buckets.
 //! - [`nostr`]: events, filters, messages, negentropy.
+//! - [`outbound`]: whom strangers may make us call.
 //! - [`repo`]: repositories: announcements, states, pull requests, maintainers, and the [`repo::Catalog`] of them all.
 //! - [`registrar`]: the first machine: what may enter, and when it may be served.
+//! - [`sync`]: the second machine: whom to listen to, and how to catch up.
 
 pub mod limits;
 pub mod machine;
 pub mod manners;
 pub mod nostr;
+pub mod outbound;
 pub mod registrar;
 pub mod repo;
+pub mod sync;
 pub mod time;

@@ -246,3 +246,342 @@ pub const MAX_VIEWS_WAITING: usize = 256;
 
 /// The same for one network.
 pub const MAX_VIEWS_WAITING_PER_NETWORK: usize = 16;
+
+// Sync: what is asked of other relays.
+
+/// Relays of one repository that are followed: the union over its maintainers' announcements, who each name a few.
+pub const MAX_RELAYS_PER_REPOSITORY: usize = 32;
+
+/// Relays in all: a socket, a handshake and a few kilobytes each. Beyond that those with the most repositories win.
+pub const SYNC_LINKS: usize = 1_000;
+
+/// Relays of one host name: two or three are honest (paths, ports), a thousand subdomains of one machine are not caught by
+/// this but by the dialler's bound per address.
+pub const SYNC_LINKS_PER_HOST: usize = 8;
+
+/// Relays that only waiting announcements name, in all and for each: anybody can announce, and each costs a name lookup, a
+/// TLS handshake and a subscription.
+pub const SYNC_HELD_LINKS: usize = 32;
+
+/// See [`SYNC_HELD_LINKS`].
+pub const SYNC_LINKS_PER_HELD: usize = 2;
+
+/// Seconds for which a relay that nobody wants any more is kept: announcements are replaced in two steps sometimes.
+pub const SYNC_UNWANTED_SECS: u64 = 60;
+
+/// Seconds after which the row of a relay that nobody wants is forgotten.
+pub const SYNC_PEER_SECS: u64 = 30 * 24 * 3_600;
+
+/// Dials under way at once.
+pub const SYNC_DIALS: usize = 8;
+
+/// Between two dials.
+pub const SYNC_DIAL: std::time::Duration = std::time::Duration::from_millis(250);
+
+/// Between two dials of one host: some relays ban whoever comes back within a second.
+pub const SYNC_DIAL_HOST: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Seconds within which another relay must have been heard for a failure to count as the relay's and not as our network's.
+pub const SYNC_SIGN_SECS: u64 = 60;
+
+/// Seconds of absence after which everything is asked for again, not only what is newer (000).
+pub const SYNC_QUICK_SECS: u64 = 15 * 60;
+
+/// Seconds by which `since` reaches back before the last frame (004).
+pub const SYNC_OVERLAP_SECS: u64 = 15 * 60;
+
+/// The same for a GRASP server, which serves events up to half an hour after they were made (purgatory).
+pub const SYNC_OVERLAP_GRASP_SECS: u64 = 45 * 60;
+
+/// How wrong our clock is believed to be at most.
+pub const SYNC_MAX_SKEW_SECS: u64 = 24 * 3_600;
+
+/// Seconds between full reconciliations, give or take an hour (000).
+pub const SYNC_DAILY_SECS: u64 = 24 * 3_600;
+
+/// Seconds for which it is remembered that a relay does not speak negentropy.
+pub const NO_NEGENTROPY_SECS: u64 = 24 * 3_600;
+
+/// Seconds that a live subscription has to be confirmed.
+pub const SYNC_EOSE_SECS: u64 = 10;
+
+/// Seconds without an event after which a request is given up, and seconds that it may take in all.
+pub const SYNC_PROGRESS_SECS: u64 = 120;
+
+/// See [`SYNC_PROGRESS_SECS`].
+pub const SYNC_JOB_SECS: u64 = 30 * 60;
+
+/// Seconds for one round of a reconciliation (the incumbent's number).
+pub const SYNC_NEG_SECS: u64 = 15;
+
+/// Seconds until the slot of a closed request counts as free although nothing was heard: CLOSE has no answer.
+pub const SYNC_CLOSING_SECS: u64 = 2;
+
+/// Reconciliations at once, on all relays: each holds the ids of its window.
+pub const SYNC_NEGS: usize = 4;
+
+/// Items of one reconciliation: rounds grow faster than sets.
+pub const MAX_SYNC_ITEMS: usize = 50_000;
+
+/// Events that are asked for by id in one request.
+pub const SYNC_FETCH_IDS: usize = 300;
+
+/// Events that wait to be fetched by id from one relay.
+pub const SYNC_MAX_FETCH: usize = 20_000;
+
+/// Requests at once on a new connection, and at most: gentle first, one more for each answer.
+pub const SYNC_FIRST_PACE: u32 = 2;
+
+/// See [`SYNC_FIRST_PACE`].
+pub const SYNC_PACE: u32 = 8;
+
+/// Batches of one relay that ask at once.
+pub const SYNC_BATCHES: usize = 4;
+
+/// Bytes that may wait to leave before nothing more is said.
+pub const SYNC_MAX_UNSENT: usize = 256 * 1024;
+
+/// Filters beyond the packed minimum before live subscriptions are merged (000).
+pub const SYNC_SPARE_FILTERS: usize = 70;
+
+/// Bytes of filters beyond which a GRASP server is followed without tags: it has little that is not ours.
+pub const SYNC_WIDE_BYTES: usize = 256 * 1024;
+
+/// Deliveries without tags after which it is judged whether they were worth it.
+pub const SYNC_WIDE_SAMPLE: u32 = 1_000;
+
+/// Seconds between two requests for what has no place among the live subscriptions.
+pub const SYNC_POLL_SECS: u64 = 5 * 60;
+
+/// Seconds until a failed part is tried again; doubled each time, up to the second number, so many times.
+pub const SYNC_OWED_SECS: u64 = 10 * 60;
+
+/// See [`SYNC_OWED_SECS`].
+pub const SYNC_OWED_MAX_SECS: u64 = 2 * 3_600;
+
+/// See [`SYNC_OWED_SECS`].
+pub const SYNC_OWED_TRIES: u32 = 12;
+
+/// Seconds until a live subscription that a relay has ended is opened again.
+pub const SYNC_QUIET_SECS: u64 = 65;
+
+/// Pages whose place is kept over a drop.
+pub const SYNC_RESUMES: usize = 64;
+
+/// Texts of a relay that mean nothing before it is left alone.
+pub const SYNC_NONSENSE: u32 = 100;
+
+/// Seconds until a changed row is written, and between rows of relays that only were heard.
+pub const SYNC_SAVE_SECS: u64 = 30;
+
+/// See [`SYNC_SAVE_SECS`]. A third of [`SYNC_QUICK_SECS`], so that a crash costs a quick reconnect.
+pub const SYNC_HEARD_SECS: u64 = 5 * 60;
+
+/// Links that work in one step; the next step follows at once.
+pub const SYNC_LINKS_A_STEP: usize = 64;
+
+/// Things that one link begins or ends in one step.
+pub const SYNC_STEPS: usize = 10_000;
+
+/// Events below which a page cannot have been cut, whatever a relay's pages looked like so far: no relay that is known
+/// cuts below a hundred, and a fifth of that leaves room for stranger ones.
+pub const PAGE_FLOOR: usize = 20;
+
+/// Pages of one filter. At five hundred events each it is a million events, at fifty a hundred thousand: no repository
+/// host has more behind one filter, and a relay that invents ever older events ends here.
+pub const MAX_PAGES: usize = 2_000;
+
+/// Ids of one second that are kept to tell whether a page brings news: ten pages. Only a relay that ignores the limit of
+/// a request sends more at once.
+pub const MAX_SECOND_IDS: usize = 5_000;
+
+/// Messages of one reconciliation that a relay may send. Fifty thousand items of which every fifth differs take 53.
+pub const MAX_NEGO_ROUNDS: usize = 64;
+
+/// From this many messages on, a reconciliation of which more than a fifth differs is left for pages.
+pub const NEGO_DENSE_ROUNDS: usize = 8;
+
+/// Ids that one reconciliation may bring: 3 MB, twice what one window holds here.
+pub const MAX_NEGO_NEED: usize = 100_000;
+
+/// Things that are kept of what one refused event hangs on: more than people refer to, few enough that a row stays small.
+pub const MAX_REFUSED_NEEDS: usize = 16;
+
+/// Relays that are kept of those that offered a refused event: one of them will still have it when it is wanted.
+pub const MAX_REFUSED_RELAYS: usize = 4;
+
+/// Refused events that are kept in whole, for a child that comes a moment before its parent.
+pub const MAX_REFUSED_HOT: usize = 1_024;
+
+/// Bytes of those.
+pub const MAX_REFUSED_HOT_BYTES: usize = 8 * 1024 * 1024;
+
+/// Refused events that are remembered: all announcements and states of a few large public relays.
+pub const MAX_REFUSED: usize = 500_000;
+
+/// Bytes of memory that they may take: strangers choose how much each refers to.
+pub const MAX_REFUSED_BYTES: usize = 150 * 1024 * 1024;
+
+/// Seconds that a refused event is kept in whole. An operator may set it.
+pub const REFUSED_HOT_SECS: u64 = 2 * 60;
+
+/// Seconds that a refused event is remembered. An operator may set it for what waits for something else to come.
+pub const REFUSED_SECS: u64 = 7 * 24 * 60 * 60;
+
+/// Refused events that are looked at in one step because something came that they may have waited for; the next step
+/// follows at once. Popular names have thousands.
+pub const WAKE_SLICE: usize = 256;
+
+/// Refused events that are forgotten in one step. A large relay's announcements all have their week at the same time.
+pub const REFUSED_EXPIRY_SLICE: usize = 1_000;
+
+// Manners towards other relays: how much is asked of one, and how its refusals and failures are answered.
+
+/// Bytes of a NIP-11 document that is read: real ones have a few kilobytes.
+pub const MAX_TERMS_BYTES: usize = 256 * 1024;
+
+/// Bytes of the name by which a server recognises itself: a few dozen hex digits.
+pub const MAX_INSTANCE_BYTES: usize = 128;
+
+/// Git fetches at once that a server may invite us to, and in a minute: more than that would be its mistake and our load.
+pub const MAX_STATED_GIT_CONCURRENT: u32 = 32;
+
+/// See [`MAX_STATED_GIT_CONCURRENT`].
+pub const MAX_STATED_GIT_PER_MINUTE: u32 = 600;
+
+/// Subscriptions that a relay is taken to allow if it says nothing: the smallest number that is common.
+pub const SYNC_SLOTS: u32 = 20;
+
+/// Subscriptions that are opened on one connection whatever it allows: with 10 filters each that is the largest plan.
+pub const MAX_SYNC_SLOTS: u32 = 500;
+
+/// Subscriptions that are kept free, so that a live set can be rebuilt one by one without a gap.
+pub const SYNC_RESERVE_SLOTS: u32 = 2;
+
+/// Requests at once beside the live subscriptions: enough to hide the way there and back, few enough to be polite.
+pub const SYNC_TRANSIENT: u32 = 5;
+
+/// Filters of one request: relays that count them begin to refuse above ten.
+pub const SYNC_FILTERS: u32 = 10;
+
+/// Bytes of a message that a relay is taken to read if it says nothing: the default of the most common software.
+pub const SYNC_MESSAGE_BYTES: usize = 128 * 1024;
+
+/// Bytes of a message that we take any relay to read, whatever it says: less would not hold a useful filter.
+pub const MIN_SYNC_MESSAGE_BYTES: usize = 4 * 1024;
+
+/// Bytes of a message that we say to another relay at most.
+pub const MAX_SYNC_MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a message that are left for the verb, the id and for those who count differently.
+pub const SYNC_MESSAGE_MARGIN: usize = 512;
+
+/// Bytes of the filters of one request: about 1,460 ids.
+pub const SYNC_REQ_BYTES: usize = 96 * 1024;
+
+/// Bytes of the tag values of one filter, about 489 ids: half of what common software keeps of one filter.
+pub const SYNC_FILTER_BYTES: usize = 32 * 1024;
+
+/// Events of a page that are asked for: what most relays give at once.
+pub const SYNC_PAGE: u32 = 500;
+
+/// Bytes of a negentropy message below which pages are quicker: a fingerprint for each of sixteen ranges, a few times over.
+pub const MIN_NEGENTROPY_FRAME_BYTES: usize = 4_096;
+
+/// Bytes of a relay's notice that are looked at to find out what it means.
+pub const MAX_COMPLAINT_BYTES: usize = 512;
+
+/// Seconds that a connection stands before it counts as stable.
+pub const STABLE_SECS: u64 = 5 * 60;
+
+/// Seconds of nothing but failures after which a relay counts as dead.
+pub const DEAD_SECS: u64 = 24 * 60 * 60;
+
+/// Seconds between the probes of a relay that is dead or wants nothing to do with us.
+pub const PROBE_SECS: u64 = 24 * 60 * 60;
+
+/// Seconds by which a probe comes earlier or later, so that not everybody comes at the same time of the day.
+pub const PROBE_SPREAD_SECS: u64 = 60 * 60;
+
+/// Seconds after a drop before a relay is dialled again: some ban whoever is back within one.
+pub const REDIAL_SECS: u64 = 2;
+
+/// Seconds until the next attempt, at most, when it is our own line that fails.
+pub const OUR_RETRY_SECS: u64 = 60;
+
+/// Seconds in which nothing is asked of a relay that wants less of us: its minute, and five more.
+pub const QUIET_SECS: u64 = 65;
+
+/// The same when it has to say it again and again.
+pub const MAX_QUIET_SECS: u64 = 60 * 60;
+
+/// Seconds without a complaint after which earlier ones are forgotten.
+pub const CALM_SECS: u64 = 5 * 60;
+
+/// Seconds after which a row of failures that was written down says nothing about a relay any more.
+pub const HEALTH_MEMORY_SECS: u64 = 7 * 24 * 60 * 60;
+
+/// Things that came lately and are remembered until the verdicts on what was submitted before them: two full batches of the
+/// writer with a reference or two each.
+pub const MAX_RECENT: usize = 32_768;
+
+/// Slices of refused rows whose time is over that go in one step.
+pub const SYNC_EXPIRY_SLICES: usize = 10;
+
+/// Seconds that relays have to answer our goodbye when the service stops.
+pub const SYNC_GOODBYE_SECS: u64 = 3;
+
+// Calls to others: how they are made, and what is heard.
+
+/// Bytes of one message of a relay that are read: twice what a client may send us, because others take larger events than
+/// we do, and their negentropy answers reach a megabyte.
+pub const MAX_HEARD_BYTES: usize = 4 * 1024 * 1024;
+
+/// Places for events that relays have sent and that are not judged yet, all relays together: half a commit, so that
+/// clients always find room beside them.
+pub const SYNC_IN_FLIGHT: usize = 2_048;
+
+/// The same for one relay: enough that it never waits for a commit, few enough that eight of them share.
+pub const SYNC_IN_FLIGHT_PER_LINK: usize = 256;
+
+/// Bytes of an event for which it takes one place, so that few large ones do not fill the memory either: 16 MiB of text
+/// in all. Nearly all events take one.
+pub const SYNC_PLACE_BYTES: usize = 8 * 1024;
+
+/// Seconds between two pings to a relay, and, twice over, of silence after which it is gone.
+pub const RELAY_PING_SECS: u64 = 30;
+
+/// Seconds for the whole of a NIP-11 document.
+pub const NIP11_SECS: u64 = 5;
+
+/// Seconds that a connection which stands waits for its NIP-11 document: it is a hint, not a condition.
+pub const NIP11_GRACE_SECS: u64 = 2;
+
+/// Seconds for a goodbye to a relay.
+pub const GOODBYE_SECS: u64 = 2;
+
+/// Host names that are looked up at once, those included for whose answer nobody waits any more: each holds a thread for
+/// as long as the system's resolver tries.
+pub const MAX_LOOKUPS: usize = 16;
+
+/// Addresses of one name that are tried. All of them are looked at: one that is not public forbids the name.
+pub const MAX_ADDRESSES: usize = 8;
+
+/// Milliseconds until the next address of a name is tried beside the one before (RFC 8305).
+pub const NEXT_ADDRESS_MILLIS: u64 = 250;
+
+/// Repositories of one name that wait for git data and are followed by sync: they cost nothing to announce, and all of a
+/// name are told anew whenever one of them changes.
+pub const MAX_FOLLOWED_HELD: usize = 128;
+
+/// Announcements of one repository's maintainers whose relays are followed, its owner's first: a set may have many more
+/// members ([`MAX_MAINTAINERS`]), and each of these may have a repository of the same set.
+pub const MAX_FOLLOWED_ANNOUNCEMENTS: usize = 64;
+
+/// Relays of one repository that sync is told of, its owner's first: twice as many as are followed
+/// ([`MAX_RELAYS_PER_REPOSITORY`]), because some texts may name the same one, or none.
+pub const MAX_FOLLOWED_RELAYS: usize = 2 * MAX_RELAYS_PER_REPOSITORY;
+
+/// Relays that have a label of their own among the measurements; the rest share one. Announcements of strangers name
+/// relays, and every label is a dozen series in somebody's database. A board shows no more than a hundred.
+pub const METER_RELAYS: usize = 100;

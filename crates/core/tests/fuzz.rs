@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use grasp_core::limits;
 use grasp_core::nostr::message::{BadMessage, ClientMessage};
-use grasp_core::nostr::{Event, Filter, Signed, json};
+use grasp_core::nostr::{Event, Filter, Signed, json, relay_message, signed};
+use grasp_core::sync::io::Heard;
 use serde_json::Value;
 
 /// About a second each in the dev profile.
@@ -32,6 +33,18 @@ fn mangled_messages_are_understood_or_answered() {
 }
 
 #[test]
+fn mangled_relay_messages_mean_something() {
+    let seeds = relay_messages();
+    let mut random = Xorshift(0xd6e8_feb8_6659_fd93);
+    let mut understood = 0;
+    for _ in 0..MESSAGES {
+        let text = mangled(&mut random, &seeds);
+        understood += usize::from(check_heard(&text));
+    }
+    assert!((MESSAGES / 20..MESSAGES * 3 / 4).contains(&understood), "too mild or too wild: {understood}");
+}
+
+#[test]
 fn mangled_events_mean_the_same_when_they_are_read_again() {
     let seeds = events();
     let mut random = Xorshift(0xbf58_476d_1ce4_e5b9);
@@ -52,6 +65,7 @@ fn every_seed_is_what_it_claims_to_be() {
     for text in messages() {
         check_message(&text, &ClientMessage::parse(&text).expect("a message"));
     }
+    assert!(relay_messages().iter().all(|text| check_heard(text)));
     assert!(events().iter().all(|text| check_event(text)));
     assert!(filters().iter().all(|text| check_filter(text)));
 }
@@ -77,6 +91,23 @@ fn check_message(text: &str, message: &ClientMessage<'_>) {
         }
         ClientMessage::Close(id) | ClientMessage::NegMsg(id, _) | ClientMessage::NegClose(id) => check_id(id),
     }
+}
+
+/// Whether it is more than a sign of life. What is handed on is small, or has the id that its content gives it.
+fn check_heard(text: &str) -> bool {
+    match relay_message::read(text, 64 * 1024) {
+        Heard::Alive | Heard::Nonsense => return false,
+        Heard::Event(_, event, _) => assert_eq!(signed::hash(&event), event.id.0, "{text}"),
+        Heard::Closed(_, words) | Heard::Notice(words) | Heard::Ok(_, words) => check_words(&words),
+        Heard::NegErr(_, words, _) | Heard::Auth(words) => check_words(&words),
+        Heard::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
+        Heard::Eose(..) | Heard::TooLarge(_) => {}
+    }
+    true
+}
+
+fn check_words(words: &str) {
+    assert!(words.len() <= limits::MAX_COMPLAINT_BYTES, "{words}");
 }
 
 fn check_id(id: &str) {
@@ -372,4 +403,22 @@ fn messages() -> Vec<String> {
         r#"["NEG-CLOSE","n"]"#.to_owned(),
     ]);
     messages
+}
+
+fn relay_messages() -> Vec<String> {
+    let event = events().into_iter().map(|text| Event::parse(&text).expect("an event")).map(|mut event| {
+        event.id.0 = signed::hash(&event);
+        format!("[\"EVENT\",\"g7\",{}]", Signed::trusted(event).json())
+    });
+    let others = [
+        r#"["EOSE","g17",["finish"]]"#,
+        r#"["EOSE","g1"]"#,
+        r#"["CLOSED","g2","rate-limited: slow \u0064own"]"#,
+        r#"["NOTICE","ERROR: too many concurrent REQs"]"#,
+        r#"["OK","5c83da77af1dec6d7289834998ad7aafbd9e2191396d75ec3cc27f5a77226f36",false,"auth-required: x"]"#,
+        r#"["NEG-MSG","g12","6100000200"]"#,
+        r#"["NEG-ERR","g12","blocked: this query is too big",50000]"#,
+        r#"["AUTH","c\u0068allenge"]"#,
+    ];
+    event.chain(others.map(str::to_owned)).collect()
 }

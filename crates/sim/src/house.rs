@@ -9,6 +9,7 @@ mod batch;
 mod client;
 mod laws;
 mod life;
+mod outside;
 mod sight;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,6 +25,7 @@ use grasp_core::registrar::order::Order;
 use grasp_core::registrar::policy::{Mode, Rules};
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
+use grasp_core::sync::io::Followed;
 use grasp_core::time::{Moment, Now, Timestamp};
 
 use crate::contract::Shelf;
@@ -93,6 +95,8 @@ pub struct House {
     passed: Vec<Arc<Signed>>,
     /// Names whose bells rang since the last [`bells`](House::bells).
     bells: (BTreeSet<Identifier>, BTreeSet<Identifier>),
+    /// What sync was last told of each name.
+    told: BTreeMap<Identifier, Vec<Followed>>,
     /// Orders that were given since the last [`orders`](House::orders).
     orders: Vec<Order>,
     /// Orders that are under way.
@@ -137,6 +141,7 @@ impl House {
             authors: BTreeSet::new(),
             passed: Vec::new(),
             bells: Default::default(),
+            told: BTreeMap::new(),
             orders: Vec::new(),
             running: VecDeque::new(),
             shown: BTreeMap::new(),

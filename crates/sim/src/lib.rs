@@ -7,6 +7,7 @@
 //!   through the same random history.
 //! - [`git`]: the model of the git room, which does one durable step at a time.
 //! - [`house`]: a registrar on top of both models, with the laws that hold after every step.
+//! - [`net`]: many of them in a network of relays, with the sync machine between.
 
 pub mod author;
 pub mod cast;
@@ -16,3 +17,4 @@ pub mod differential;
 pub mod git;
 pub mod house;
 pub mod memory;
+pub mod net;

@@ -86,6 +86,21 @@ impl Memory {
         (rows.place(event.id), rows.gone(event))
     }
 
+    /// When a served event came to be served: its place in the sequence.
+    #[must_use]
+    pub fn seq_of(&self, id: EventId) -> Option<u64> {
+        self.readable().served.get(&id).map(|served| served.seq)
+    }
+
+    /// The events that came to be served after this one, in order.
+    #[must_use]
+    pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<Signed>)> {
+        let newer = self.readable().served.values().filter(|served| served.seq > seq);
+        let mut newer: Vec<_> = newer.map(|served| (served.seq, served.event.clone())).collect();
+        newer.sort_unstable_by_key(|(seq, _)| *seq);
+        newer
+    }
+
     fn readable(&self) -> &Rows {
         self.committed.as_deref().unwrap_or(&self.rows)
     }
@@ -205,7 +220,9 @@ impl Rows {
     }
 
     fn at(&self, coordinate: &Coordinate) -> Option<&Arc<Signed>> {
-        self.events().find(|event| event.coordinate().as_ref() == Some(coordinate))
+        let Coordinate { kind, pubkey, d } = coordinate;
+        let near = |event: &&Arc<Signed>| event.kind == *kind && event.pubkey == *pubkey;
+        self.events().filter(near).find(|event| event.coordinate().is_some_and(|at| at.d == *d))
     }
 
     fn gone(&self, event: &Event) -> Option<Gone> {
@@ -333,8 +350,8 @@ impl Rows {
         if let Some(old) = stands_there {
             self.unserve(old);
         }
-        self.served.insert(event.id, Served { event, seq: self.next_seq });
         self.next_seq += 1;
+        self.served.insert(event.id, Served { event, seq: self.next_seq });
     }
 
     fn bury(&mut self, tombstone: &Tombstone) {

@@ -52,6 +52,8 @@ impl Life {
         if self.chance.one_in(8) {
             tags.push(vec!["expiration".to_owned(), (10_000 + self.chance.draw() % 5_000).to_string()]);
         }
+        // Relays come and go, so that what sync follows changes.
+        tags.push(vec!["relays".to_owned(), format!("wss://{}.example", self.past.len() % 3)]);
         tags
     }
 

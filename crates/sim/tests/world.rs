@@ -94,6 +94,8 @@ impl World {
         if self.chance.one_in(10) {
             tags.push(self.expiration());
         }
+        // Relays come and go, so that what sync follows changes.
+        tags.push(vec!["relays".to_owned(), format!("wss://{}.example", self.past.len() % 3)]);
         match self.chance.below(5) {
             0 => author.unlisted_with(name, time, tags),
             _ => author.listed_with(&service(), name, time, tags),

@@ -94,6 +94,11 @@ impl<'s> Batch<'s> {
         Ok(!self.store.tables.purging.is_empty(&self.txn)?)
     }
 
+    /// When a served event came to be served: its place in the sequence.
+    pub fn seq_of(&self, id: EventId) -> Result<Option<u64>> {
+        Ok(self.store.tables.ids.get(&self.txn, &id.0)?.map(number))
+    }
+
     /// Takes the pull requests that went with a vanished author in this batch since the last call, by
     /// [`Tombstone::Author`] or by [`purge`](Self::purge), each once: at most [`limits::REMOVAL_SLICE`] and what the batch
     /// itself had put for each of these. What follows from their going belongs into this batch.
@@ -104,6 +109,7 @@ impl<'s> Batch<'s> {
     /// Makes it durable and visible. After this nothing of it can be lost.
     pub fn commit(mut self) -> Result<()> {
         std::mem::take(&mut self.pending).flush(&self.store.tables, &mut self.txn)?;
+        self.store.tables.note_last_seq(&mut self.txn, self.next_seq - 1)?;
         self.txn.commit()?;
         self.store.set_last_seq(self.next_seq - 1);
         Ok(())

@@ -84,6 +84,16 @@ impl Scan {
         now: Timestamp,
         mut show: impl FnMut(Record<'_>) -> ControlFlow<()>,
     ) -> Result<Progress> {
+        self.slice_with_seqs(store, now, |_, record| show(record))
+    }
+
+    /// The same, and shows when each came to be served.
+    pub(crate) fn slice_with_seqs(
+        &mut self,
+        store: &Store,
+        now: Timestamp,
+        mut show: impl FnMut(u64, Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Progress> {
         let txn = store.env.read_txn()?;
         let mut budget = Budget::new();
         if !self.planned {
@@ -119,7 +129,7 @@ impl Scan {
             if let Some(record) = record
                 && hidden.shows(&record, seq_of(&place), now)
                 && self.take(&record, &mut filters)
-                && show(record).is_break()
+                && show(seq_of(&place), record).is_break()
             {
                 return Ok(self.pause(&budget));
             }
@@ -234,10 +244,10 @@ impl Budget {
 }
 
 /// What must not be shown although it is still on disk: what authors who vanished have left behind.
-struct Hidden(BTreeMap<PublicKey, Purge>);
+pub(crate) struct Hidden(BTreeMap<PublicKey, Purge>);
 
 impl Hidden {
-    fn read(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
+    pub(crate) fn read(store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
         let mut hidden = BTreeMap::new();
         for row in store.tables.purging.iter(txn)? {
             let (author, purge) = row?;
@@ -248,7 +258,7 @@ impl Hidden {
         Ok(Self(hidden))
     }
 
-    fn shows(&self, record: &Record<'_>, seq: u64, now: Timestamp) -> bool {
+    pub(crate) fn shows(&self, record: &Record<'_>, seq: u64, now: Timestamp) -> bool {
         record.expires_at().is_none_or(|expires_at| expires_at > now)
             && !self.0.iter().any(|(author, purge)| purge.dooms(record, seq, author))
     }

@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | schema version, store id, hash key |
+//! | `meta` | name | schema version, store id, hash key, last seq if its event is gone |
 //! | `events` | seq | record |
 //! | `ids` | id | seq |
 //! | `coordinates` | hash of kind, author, `d` | seq |
@@ -15,7 +15,8 @@
 //! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
 //! | `todo` | hash of site; event or zeros | site: git work that is not done |
 //! | `staged` | hash of site; event | upload that nobody has signed yet |
-//! | `refused`, `peers` | | rows of sync |
+//! | `refused` | id | an event that is not wanted, for sync |
+//! | `peers` | hash of place | what sync knows of a relay |
 //!
 //! A *place* is `!created_at | id | seq`, shortened: in key order it is newest first, then lowest id, which is the order of
 //! answers, and it is the same in every index, so that one place says where any scan stands.
@@ -31,6 +32,9 @@ use crate::error::{Result, StoreError};
 
 /// The newest schema.
 const SCHEMA: u64 = 1;
+
+/// Where the last sequence number stands if its event is gone.
+const LAST_SEQ: &[u8] = b"last seq";
 
 pub(crate) type Table = Database<Bytes, Bytes>;
 
@@ -57,6 +61,8 @@ pub(crate) struct Tables {
     pub(crate) exceptions: Table,
     pub(crate) todo: Table,
     pub(crate) staged: Table,
+    pub(crate) refused: Table,
+    pub(crate) peers: Table,
 }
 
 /// How many named tables there may ever be.
@@ -67,7 +73,7 @@ impl Tables {
     /// with an empty one, and a new table alone is no new schema.
     pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
         let mut table = |name: &str| env.create_database(txn, Some(name));
-        let tables = Self {
+        Ok(Self {
             meta: table("meta")?,
             events: table("events")?,
             ids: table("ids")?,
@@ -88,12 +94,9 @@ impl Tables {
             exceptions: table("exceptions")?,
             todo: table("todo")?,
             staged: table("staged")?,
-        };
-        // Rows of the rooms that are not built yet; made now so that their arrival is no migration.
-        for later in ["refused", "peers"] {
-            table(later)?;
-        }
-        Ok(tables)
+            refused: table("refused")?,
+            peers: table("peers")?,
+        })
     }
 
     /// Brings an older schema forward, or refuses a newer one. A new store begins at the newest.
@@ -119,8 +122,21 @@ impl Tables {
         Ok(bytes)
     }
 
-    /// The last sequence number in use.
+    /// The last sequence number that was ever in use. None is given twice: what was asked of others is remembered by it.
     pub(crate) fn last_seq(&self, txn: &RoTxn<'_>) -> Result<u64> {
+        let noted = self.meta.get(txn, LAST_SEQ)?.map_or(0, number);
+        Ok(self.last_event(txn)?.max(noted))
+    }
+
+    /// Notes the last sequence number, unless its event is there to tell.
+    pub(crate) fn note_last_seq(&self, txn: &mut RwTxn<'_>, seq: u64) -> Result<()> {
+        if self.last_event(txn)? < seq && self.meta.get(txn, LAST_SEQ)?.map(number) != Some(seq) {
+            self.meta.put(txn, LAST_SEQ, &seq.to_be_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn last_event(&self, txn: &RoTxn<'_>) -> Result<u64> {
         Ok(self.events.last(txn)?.map_or(0, |(seq, _)| number(seq)))
     }
 }
@@ -190,6 +206,13 @@ impl Digest {
         hasher.write(&[kind]);
         hasher.write(&owner.0);
         hasher.write(identifier);
+        hasher.finish128().as_bytes()
+    }
+
+    /// The hash of a relay's place.
+    pub(crate) fn relay(&self, place: &str) -> [u8; 16] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(place.as_bytes());
         hasher.finish128().as_bytes()
     }
 

@@ -1,5 +1,6 @@
 //! The environment.
 
+use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,19 +97,34 @@ impl Store {
 
     /// Shows the events that came after a sequence number, in order, at most so many.
     pub fn since(&self, seq: u64, most: usize, mut show: impl FnMut(u64, Record<'_>)) -> Result<()> {
+        self.each_since(seq, most, |seq, record| {
+            show(seq, record);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same, until `show` has enough.
+    pub(crate) fn each_since(
+        &self,
+        seq: u64,
+        most: usize,
+        mut show: impl FnMut(u64, Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let txn = self.env.read_txn()?;
-        let from = (seq + 1).to_be_bytes();
-        let rest: (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) =
-            (std::ops::Bound::Included(&from), std::ops::Bound::Unbounded);
+        let from = seq.saturating_add(1).to_be_bytes();
+        let rest: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(&from), Bound::Unbounded);
         for row in self.tables.events.range(&txn, &rest)?.take(most) {
             let (key, bytes) = row?;
-            show(number(key), Record::read(bytes)?);
+            if show(number(key), Record::read(bytes)?).is_break() {
+                break;
+            }
         }
         Ok(())
     }
 
     /// Tells everything that the registrar must know at boot: served announcements and states, all that is held, and at
-    /// last what is to be done and what is staged. Gives how many rows could not be read: a damaged one must not keep the others from being served.
+    /// last what is to be done and what is staged. Gives how many rows could not be read: a damaged one must not keep the
+    /// others from being served.
     pub fn restore(&self, mut tell: impl FnMut(Restored)) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
@@ -289,5 +305,25 @@ mod tests {
         let mut heard = 0;
         assert_eq!(store.restore(|_| heard += 1).expect("reads"), 2);
         assert_eq!(heard, 1);
+    }
+
+    #[test]
+    fn a_row_of_sync_that_cannot_be_read_hides_no_other() {
+        let folder = TempDir::new().expect("a folder");
+        let store = Store::open(folder.path(), Options { readers: 1, reserve_bytes: 0 }).expect("opens");
+        let mut txn = store.env.write_txn().expect("begins");
+        for (key, value) in [("first", "nonsense"), ("second", "{\"url\":7}"), ("third", "[]")] {
+            store.tables.peers.put(&mut txn, key.as_bytes(), value.as_bytes()).expect("writes");
+            store.tables.refused.put(&mut txn, key.as_bytes(), value.as_bytes()).expect("writes");
+        }
+        // A field that this version does not know means nothing to it.
+        let newer = br#"{"url":"wss://relay.example","wanted_at":5,"mood":"good"}"#;
+        store.tables.peers.put(&mut txn, &store.digest.relay("relay.example"), newer).expect("writes");
+        store.tables.peers.put(&mut txn, b"fourth", newer).expect("writes");
+        txn.commit().expect("commits");
+        let mut heard = Vec::new();
+        assert_eq!(store.peers(|peer| heard.push(peer.url.to_string())).expect("reads"), 4);
+        assert_eq!(heard, ["wss://relay.example"]);
+        assert_eq!(store.refused(|row| panic!("{row:?}")).expect("reads"), 3);
     }
 }

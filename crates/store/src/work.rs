@@ -16,6 +16,7 @@ use heed::RoTxn;
 
 use crate::batch::Batch;
 use crate::error::{Result, StoreError};
+use crate::fields::Fields;
 use crate::schema::{Digest, key};
 use crate::store::Store;
 
@@ -91,9 +92,9 @@ fn write_todo(todo: &Todo) -> Vec<u8> {
 }
 
 fn read_todo(key: &[u8], value: &[u8]) -> Result<Todo> {
-    let mut fields = Fields(value);
+    let mut fields = Fields::new(value);
     let ([kind], owner, [has_event]) = (fields.array()?, fields.array()?, fields.array()?);
-    let site = site(kind, owner, fields.0)?;
+    let site = site(kind, owner, fields.rest())?;
     let pull = if has_event == 1 { Some(event_of(key)?) } else { None };
     Ok(Todo { site, pull })
 }
@@ -115,12 +116,12 @@ fn write_upload(upload: &Upload) -> Vec<u8> {
 }
 
 fn read_upload(key: &[u8], value: &[u8]) -> Result<Upload> {
-    let mut fields = Fields(value);
+    let mut fields = Fields::new(value);
     let ([kind], owner) = (fields.array()?, fields.array()?);
     let (parcel, bytes, deadline) = (fields.number()?, fields.number()?, Timestamp(fields.number()?));
     let site = site(kind, owner, fields.text()?.as_bytes())?;
     let tip = fields.text()?.to_owned();
-    let network = if fields.0.is_empty() { None } else { Some(fields.text()?.to_owned()) };
+    let network = if fields.is_empty() { None } else { Some(fields.text()?.to_owned()) };
     Ok(Upload { site, event: event_of(key)?, tip, parcel, bytes, network, deadline })
 }
 
@@ -137,30 +138,6 @@ fn site(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<Site> {
 
 fn event_of(key: &[u8]) -> Result<EventId> {
     key.last_chunk().copied().map(EventId).ok_or(StoreError::Damaged("a row of work with a short key"))
-}
-
-/// What of a row has not been read yet.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    const SHORT: StoreError = StoreError::Damaged("a row of work is too short");
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(Self::SHORT)?;
-        self.0 = rest;
-        Ok(*array)
-    }
-
-    fn number(&mut self) -> Result<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    fn text(&mut self) -> Result<&'a str> {
-        let len = u16::from_be_bytes(self.array()?);
-        let (text, rest) = self.0.split_at_checked(usize::from(len)).ok_or(Self::SHORT)?;
-        self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| StoreError::Damaged("a row of work with a text that is no UTF-8"))
-    }
 }
 
 #[cfg(test)]

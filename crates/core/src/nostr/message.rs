@@ -143,7 +143,7 @@ impl<'a> ClientMessage<'a> {
 
 /// Cuts an array into the texts of its elements, without looking into them and without keeping more than a message can
 /// sensibly have.
-fn split(text: &str) -> Result<Vec<&str>, Mistake> {
+pub(super) fn split(text: &str) -> Result<Vec<&str>, Mistake> {
     struct Parts;
     impl<'de> Visitor<'de> for Parts {
         type Value = Vec<&'de str>;
@@ -194,7 +194,7 @@ fn read_filters(texts: &[&str]) -> Result<Vec<Filter>, Mistake> {
     }
 }
 
-fn payload(text: &str) -> Result<Vec<u8>, Mistake> {
+pub(super) fn payload(text: &str) -> Result<Vec<u8>, Mistake> {
     serde_json::from_str(text).ok().and_then(|text: String| hex::decode_any(&text)).ok_or(Mistake::Hex)
 }
 

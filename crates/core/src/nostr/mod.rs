@@ -10,6 +10,7 @@ pub mod kinds;
 pub mod message;
 pub mod negentropy;
 pub mod reason;
+pub mod relay_message;
 pub mod signed;
 
 pub use event::{Event, EventId, Stamp, supersedes};

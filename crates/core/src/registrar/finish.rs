@@ -200,7 +200,6 @@ impl Registrar {
         self.purgatory.take(event.id);
         self.write(Write::Release(event.id));
         self.wish(Output::Quarry(site.identifier().clone()));
-        self.wish(Output::Interest(site.identifier().clone()));
         self.forget_upload(event.id, site, false);
         let Some(request) = PullRequest::read_if(event) else { return };
         // It should be at all of these too, and what was uploaded elsewhere has nothing to wait for any more.

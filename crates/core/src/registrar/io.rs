@@ -263,7 +263,8 @@ pub enum Output {
     /// Whether this repository is hosted, or whose objects it may read, may have changed. A bell, to be heard after the
     /// commit.
     Hosting(RepoId),
-    /// What sync should follow under this name has changed. A bell: receivers merge repeated ones.
+    /// What sync should follow under this name has changed ([`Registrar::followed`](super::Registrar::followed)). A bell:
+    /// receivers merge repeated ones.
     Interest(Identifier),
     /// What the hunt should look for under this name has changed. A bell, like `Interest`.
     Quarry(Identifier),

@@ -4,6 +4,7 @@
 //! its state are in [`policy`]; this file applies them to the [`Catalog`] and to [`purgatory`].
 
 mod finish;
+mod interest;
 pub mod io;
 mod lanes;
 pub mod order;

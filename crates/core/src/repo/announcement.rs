@@ -22,7 +22,7 @@ pub struct Announcement {
     pub roles: Roles,
     /// Git servers that have it.
     pub clone: Vec<String>,
-    /// Relays that have its events.
+    /// Relays that have its events, this service not among them.
     pub relays: Vec<String>,
 }
 
@@ -36,14 +36,14 @@ impl Announcement {
     #[must_use]
     pub fn read(event: &Event, service: &Service) -> Option<Self> {
         let repo = RepoId { owner: event.pubkey, identifier: Identifier::new(event.tag("d")?)? };
-        let urls = |name| sensible(event.all_values(name)).map(str::to_owned).collect();
+        let others = event.all_values("relays").filter(|relay| !service.is_own_relay(relay));
         Some(Self {
             listed: service.is_listed(event, &repo),
             exception: false,
             stamp: event.stamp(),
             roles: Roles::read(event),
-            clone: urls("clone"),
-            relays: urls("relays"),
+            clone: sensible(event.all_values("clone")).map(str::to_owned).collect(),
+            relays: sensible(others).map(str::to_owned).collect(),
             repo,
         })
     }

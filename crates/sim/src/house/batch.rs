@@ -1,12 +1,14 @@
 //! One batch: what the registrar is told and wants inside a transaction, and what follows after the commit.
 
+use std::collections::BTreeSet;
+
 use grasp_core::machine::Machine;
 use grasp_core::nostr::{EventId, Verdict, supersedes};
 use grasp_core::registrar::io::{Found, Input, Output, PushId, Question, Ticket, Told, Write};
 use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Permit, PushRefusal};
-use grasp_core::repo::Site;
 use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::{Identifier, Site};
 
 use super::{Crashed, Fate, House, View};
 use crate::contract::Shelf;
@@ -19,6 +21,8 @@ pub(super) struct Batch {
     done: Vec<(PushId, Result<(), PushRefusal>)>,
     orders: Vec<Order>,
     discards: Vec<Parcel>,
+    /// Names whose bells for sync rang.
+    interest: BTreeSet<Identifier>,
     /// Refs that have changed on disk and may be seen after the commit.
     pub(super) refs: Vec<(Site, View)>,
 }
@@ -50,7 +54,10 @@ impl House {
                 Output::Order(order) => batch.orders.push(order),
                 Output::Discard(parcel) => batch.discards.push(parcel),
                 Output::Hosting(_) => {}
-                Output::Interest(identifier) => drop(self.bells.0.insert(identifier)),
+                Output::Interest(identifier) => {
+                    self.bells.0.insert(identifier.clone());
+                    batch.interest.insert(identifier);
+                }
                 Output::Quarry(identifier) => drop(self.bells.1.insert(identifier)),
             }
         }
@@ -107,6 +114,10 @@ impl House {
         self.commits += 1;
         for (site, view) in batch.refs {
             self.shown.insert(site, view);
+        }
+        for identifier in batch.interest {
+            let followed = self.followed(&identifier);
+            self.told.insert(identifier, followed);
         }
         self.check();
         self.tick()?;

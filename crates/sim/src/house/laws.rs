@@ -49,6 +49,17 @@ impl House {
             self.check_lenders();
             self.check_git();
         }
+        self.check_interest();
+    }
+
+    /// What sync was last told of every name is what it would be told now: no bell was missed.
+    fn check_interest(&self) {
+        for (identifier, told) in &self.told {
+            assert_eq!(*told, self.followed(identifier), "what sync was told (left) of {identifier:?}");
+        }
+        for repo in self.hosted() {
+            assert!(self.told.contains_key(&repo.identifier), "sync was never told of {repo}");
+        }
     }
 
     /// An announcement of a repository that is not hosted here lives only beside one that is (F7).

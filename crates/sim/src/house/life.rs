@@ -26,6 +26,8 @@ impl House {
         self.memory.restart();
         self.running.clear();
         self.pushes.clear();
+        // After a failed commit sync is told nothing: what it was told last is what is so.
+        self.told.clear();
         self.rebuild()?;
         self.rest()
     }
@@ -35,6 +37,10 @@ impl House {
         self.registrar = Registrar::new(self.registrar.rules().clone());
         for restored in self.memory.restored() {
             self.registrar.handle(self.now, Input::Restored(restored));
+        }
+        if self.told.is_empty() {
+            let names = self.hosted().into_iter().map(|repo| repo.identifier);
+            self.told = names.map(|name| (name.clone(), self.followed(&name))).collect();
         }
         let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
         self.git.restart(&kept);

@@ -9,6 +9,7 @@ use grasp_core::registrar::Registrar;
 use grasp_core::registrar::io::{Restored, Todo, Upload};
 use grasp_core::registrar::order::{Order, OrderId};
 use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::sync::io::Followed;
 use grasp_core::time::Now;
 
 use super::{House, View};
@@ -32,6 +33,12 @@ impl House {
             .flat_map(|family| family.hosts_of(author, strict))
             .map(|owner| RepoId { owner, identifier: identifier.clone() })
             .collect()
+    }
+
+    /// What sync should follow under a name, by the committed store.
+    #[must_use]
+    pub fn followed(&self, identifier: &Identifier) -> Vec<Followed> {
+        self.registrar.followed(identifier, |id| self.memory.seq_of(id).expect("it is served"))
     }
 
     /// The registrar.

@@ -13,3 +13,4 @@ mod related;
 mod removal;
 mod rules;
 mod states;
+mod sync;

@@ -1,0 +1,335 @@
+//! One relay: what outlives a connection, and the connection.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::batch::{Batch, BatchId, Job, JobId};
+use super::chunk::{Names, Scope, Size};
+use super::health::Health;
+use super::io::{Seq, Session, SubId, Via};
+use super::live::{LiveKey, LiveSet, Polled, Wish};
+use super::page::PageCap;
+use super::peer::{Learned, Totals};
+use super::terms::{Budget, Terms};
+use super::url::RelayUrl;
+use super::wants::RepoKey;
+use crate::limits;
+use crate::nostr::event::EventId;
+use crate::nostr::filter::Filter;
+use crate::time::{Moment, Now, Timestamp};
+
+/// A small name for a relay, for the life of the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LinkId(pub u32);
+
+/// A relay. What stands here survives a drop; what stands in [`Up`] does not.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) url: RelayUrl,
+    pub(super) state: State,
+    pub(super) health: Health,
+    pub(super) learned: Learned,
+    /// Served repositories that name it, and how far each has come.
+    pub(super) covers: BTreeMap<RepoKey, Cover>,
+    /// Waiting repositories that name it.
+    pub(super) held: BTreeSet<RepoKey>,
+    /// Repositories with something that was never asked for here.
+    pub(super) dirty: BTreeSet<RepoKey>,
+    /// The size of all that is followed here.
+    pub(super) whole: Size,
+    /// Announcements have been asked for in whole.
+    pub(super) announced: bool,
+    /// Up to here an earlier life had everything; it counts for repositories that arrived before.
+    pub(super) restored: Option<Seq>,
+    /// When it was last heard.
+    pub(super) heard: Option<Now>,
+    /// What it got since then has not been asked for.
+    pub(super) since: Option<Timestamp>,
+    /// By how much our clock seems fast, from the freshest live event.
+    pub(super) fast_by: Option<u64>,
+    /// When everything is asked for again.
+    pub(super) next_full: Moment,
+    /// Where the daily pass stood when the connection ended.
+    pub(super) daily: Option<(RepoKey, Seq)>,
+    /// When history was last complete.
+    pub(super) complete_at: Option<Timestamp>,
+    /// Parts that failed and are tried again.
+    pub(super) owed: Vec<Owed>,
+    /// A single value has more events in one second than a page takes.
+    pub(super) overfull: bool,
+    /// Where pages stood when a connection ended.
+    pub(super) resume: BTreeMap<Filter, Resume>,
+    /// Events to fetch by id: what they need has come.
+    pub(super) fetch: BTreeSet<EventId>,
+    pub(super) totals: Totals,
+    pub(super) paused: bool,
+    pub(super) is_self: bool,
+    pub(super) bootstrap: bool,
+    /// Since when nobody wants it.
+    pub(super) unwanted: Option<Moment>,
+    /// It failed while our own network was away.
+    pub(super) blameless: bool,
+    /// The warning about negentropy has been given.
+    pub(super) warned: bool,
+    pub(super) alarm: Option<Moment>,
+    /// It is due and waits for its turn to be dialled.
+    pub(super) in_line: bool,
+    /// Something of its row has changed.
+    pub(super) unsaved: bool,
+    /// When its row was last written.
+    pub(super) saved: Option<Moment>,
+    /// Since when the up or down seconds are not in the totals.
+    pub(super) counted: Moment,
+}
+
+/// How far a repository has come on a relay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cover {
+    /// What refers to the repository itself: asked for.
+    pub(super) tags_planned: bool,
+    /// And had.
+    pub(super) tags: bool,
+    /// What refers to its roots up to this arrival: asked for.
+    pub(super) planned: Seq,
+    /// And had.
+    pub(super) done: Seq,
+    /// Batches under way that it is part of.
+    pub(super) open: u32,
+}
+
+/// Whether there is a connection.
+#[derive(Debug)]
+pub(super) enum State {
+    Idle,
+    Dialing(Session),
+    Up(Box<Up>),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) session: Session,
+    pub(super) terms: Option<Terms>,
+    pub(super) budget: Budget,
+    /// Bytes that have not left yet, as the hand last told.
+    pub(super) unsent: usize,
+    /// Bytes that were said in this step, of which the hand knows nothing yet.
+    pub(super) said: usize,
+    pub(super) subs: BTreeMap<SubId, Sub>,
+    pub(super) live: BTreeMap<LiveKey, LiveSet>,
+    /// Live subscriptions that are to be opened, in order.
+    pub(super) wishes: VecDeque<Wish>,
+    /// The live set that has everything.
+    pub(super) wide: Option<LiveKey>,
+    /// What found no place among the live subscriptions.
+    pub(super) polled: VecDeque<Polled>,
+    pub(super) poll_at: Option<Moment>,
+    pub(super) batches: BTreeMap<BatchId, Batch>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) generation: Option<Generation>,
+    pub(super) pass: Option<Pass>,
+    pub(super) layer_one: Step,
+    /// Whose announcements were asked for.
+    pub(super) named: Option<Names>,
+    /// Merging live subscriptions found no place for the new one.
+    pub(super) unmergeable: bool,
+    /// Refusals without an answer between.
+    pub(super) refusals: u32,
+    /// Requests at once.
+    pub(super) pace: u32,
+    /// Nothing new is begun before.
+    pub(super) hold_until: Moment,
+    pub(super) cap: PageCap,
+    pub(super) auth: Auth,
+    /// Wide deliveries, and those of them that belonged here.
+    pub(super) wide_seen: (u32, u32),
+    /// Unjudged events that were submitted again and belong to the catch-up.
+    pub(super) loose: u32,
+    /// We have hung up; nothing is said any more.
+    pub(super) leaving: bool,
+    /// Nonsense that was heard.
+    pub(super) nonsense: u32,
+}
+
+/// An open request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sub {
+    pub(super) what: What,
+    /// An answer has ended it, or at least its stored part.
+    pub(super) answered: bool,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Live(LiveKey),
+    Job(JobId),
+    /// Ended by us; its slot is free then.
+    Closing(Moment),
+}
+
+/// A catch-up: it ends when everything that its own events led to has been had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Generation {
+    pub(super) via: Via,
+    pub(super) events: u64,
+}
+
+/// A walk over everything that was had before.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    pub(super) via: Via,
+    pub(super) since: Option<Timestamp>,
+    /// Where it stands; `None` at its end.
+    pub(super) at: Option<(RepoKey, Seq)>,
+    /// Batches under way.
+    pub(super) open: u32,
+}
+
+/// Where layer 1 stands in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    Todo,
+    Running,
+    Done,
+}
+
+/// Where authentication stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Auth {
+    pub(super) challenge: Option<String>,
+    pub(super) state: AuthState,
+}
+
+/// See [`Auth`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum AuthState {
+    #[default]
+    Unneeded,
+    /// Demanded; waits for a challenge or for the answer, until then.
+    Wanted(Moment),
+    Sent(Moment),
+    Done,
+}
+
+/// A part that failed.
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    pub(super) scope: Scope,
+    pub(super) since: Option<Timestamp>,
+    pub(super) via: Via,
+    pub(super) due: Moment,
+    pub(super) tries: u32,
+    /// Its live subscription is gone, too.
+    pub(super) reopen: bool,
+}
+
+/// Where pages of a filter stood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Resume {
+    pub(super) until: Timestamp,
+    pub(super) began: Timestamp,
+    pub(super) at: Moment,
+}
+
+impl Link {
+    pub(super) fn up(&self) -> Option<&Up> {
+        match &self.state {
+            State::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+
+    pub(super) fn up_mut(&mut self) -> Option<&mut Up> {
+        match &mut self.state {
+            State::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+
+    /// The connection of a session, if it is still that one.
+    pub(super) fn session(&mut self, session: Session) -> Option<&mut Up> {
+        self.up_mut().filter(|up| up.session == session)
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.bootstrap || !self.covers.is_empty() || !self.held.is_empty()
+    }
+
+    pub(super) fn is_grasp(&self) -> bool {
+        self.up().and_then(|up| up.terms.as_ref()).is_some_and(|terms| terms.is_grasp)
+    }
+
+    /// By how much `since` reaches back before the last frame: events are older than their arrival.
+    pub(super) fn overlap(&self) -> u64 {
+        let usual = if self.is_grasp() { limits::SYNC_OVERLAP_GRASP_SECS } else { limits::SYNC_OVERLAP_SECS };
+        usual + self.fast_by.unwrap_or(0).min(limits::SYNC_MAX_SKEW_SECS)
+    }
+
+    /// Whether the relay wants to be left alone now.
+    pub(super) fn is_quiet(&self, now: Now) -> bool {
+        self.health.quiet_until().is_some_and(|until| until > now.mono)
+    }
+
+    /// Whether negentropy may be tried.
+    pub(super) fn speaks_negentropy(&self, now: Now, allowed: bool) -> bool {
+        let learned = self.learned.no_negentropy_at;
+        let denied = learned.is_some_and(|at| now.wall.secs_since(at) < limits::NO_NEGENTROPY_SECS && now.wall >= at);
+        let up = self.up();
+        let stated = up.and_then(|up| up.terms.as_ref()).and_then(|terms| terms.negentropy);
+        allowed && !denied && stated != Some(false) && up.is_some_and(|up| up.budget.frame.is_some())
+    }
+
+    /// Up to which arrival everything followed here has been had.
+    pub(super) fn covered_up_to(&self, wants: &super::wants::Wants) -> Seq {
+        let mut up_to = wants.heard;
+        for (key, cover) in &self.covers {
+            let Some(repo) = wants.repo(*key) else { continue };
+            if !cover.tags {
+                up_to = up_to.min(repo.seq.saturating_sub(1));
+            }
+            let next = repo.roots.partition_point(|root| root.seq <= cover.done);
+            if let Some(root) = repo.roots.get(next) {
+                up_to = up_to.min(root.seq.saturating_sub(1));
+            }
+        }
+        up_to
+    }
+
+    /// `ConnectionStatus` of the seeds, as the metric has it.
+    pub(super) fn status(&self) -> Status {
+        match &self.state {
+            State::Idle => Status::Disconnected,
+            State::Dialing(_) => Status::Connecting,
+            State::Up(up) if up.generation.is_some_and(|generation| generation.via == Via::CatchUp) => Status::Syncing,
+            State::Up(_) if self.overfull || !self.owed.is_empty() => Status::ConnectedHistoricSyncFailures,
+            State::Up(_) => Status::Connected,
+        }
+    }
+
+    /// Brings up and down seconds into the totals.
+    pub(super) fn count_time(&mut self, now: Now) {
+        let secs = now.mono.since(self.counted).as_secs();
+        self.counted = self.counted.plus_secs(secs);
+        match self.state {
+            State::Up(_) => self.totals.up_secs += secs,
+            _ if self.is_wanted() && !self.paused => self.totals.down_secs += secs,
+            _ => {}
+        }
+    }
+}
+
+/// Where a relay's connection stands. The numbers are those of the metric.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Status {
+    /// Not connected.
+    Disconnected = 0,
+    /// A connection is being made.
+    Connecting = 1,
+    /// Connected, and catching up.
+    Syncing = 2,
+    /// Connected, and everything is here.
+    Connected = 3,
+    /// Connected, and part of the history could not be had.
+    ConnectedHistoricSyncFailures = 4,
+}

@@ -1,0 +1,633 @@
+//! The second machine: whom to listen to, and how to catch up.
+//!
+//! A relay is one [`link`]. What is followed (`wants`) is asked for in batches: each opens a live subscription,
+//! waits until it is confirmed, and then asks for history, by reconciliation ([`nego`]) or in pages ([`page`]). Every
+//! event is judged like a client's (`flight`); what is refused is remembered ([`refused`]), so that it is not fetched
+//! again until what it needs has come. How often a relay is dialled is the business of its [`health`], how much is asked
+//! of it that of its [`terms`], and its complaints are understood in [`complaint`] and nowhere else.
+
+mod batch;
+mod chunk;
+pub mod complaint;
+mod dial;
+mod drive;
+pub mod flaw;
+mod flight;
+pub mod health;
+mod hear;
+pub mod io;
+pub mod link;
+mod live;
+pub mod nego;
+pub mod page;
+pub mod peer;
+mod recent;
+pub mod refused;
+pub mod terms;
+pub mod url;
+mod view;
+mod wants;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use self::batch::JobId;
+use self::dial::Dials;
+use self::drive::earliest;
+use self::flaw::Flaw;
+use self::flight::Flights;
+use self::io::{AskId, Heard, Input, Note, Order, Output, Restored, Row, RowKey, Say, Session, SubId, Via};
+use self::link::{AuthState, Link, LinkId, State, Up, What};
+use self::peer::Peer;
+use self::recent::Recent;
+use self::refused::{RefusedConfig, RefusedIndex};
+use self::url::RelayUrl;
+pub use self::view::{LinkView, View};
+use self::wants::{RepoKey, Wants};
+use crate::limits;
+use crate::machine::Machine;
+use crate::repo::Service;
+use crate::time::{Moment, Now, Timestamp};
+
+/// What sync is told once.
+#[derive(Clone, Debug)]
+pub struct SyncConfig {
+    /// This service: it is never dialled.
+    pub service: Service,
+    /// What our NIP-11 document calls this instance: whoever shows it is ourselves under another name.
+    pub instance: String,
+    /// Relays that are followed whoever names them, and never dropped.
+    pub bootstrap: Vec<RelayUrl>,
+    /// Milliseconds for which interest is gathered.
+    pub window_millis: u64,
+    /// Values of one filter where the relay's limits allow it.
+    pub values_per_filter: usize,
+    /// Whether reconciliation is tried at all.
+    pub negentropy: bool,
+    /// How dialling is spaced.
+    pub backoff: health::BackoffConfig,
+    /// How long refused events are remembered.
+    pub refused: RefusedConfig,
+    /// What the coverage of an earlier life rests on; see [`peer::Covered`].
+    pub epoch: u64,
+    /// Where chance begins.
+    pub seed: u64,
+    /// A deliberate mistake, for the simulator.
+    #[doc(hidden)]
+    pub flaw: Option<Flaw>,
+}
+
+/// Numbers that look like chance and come from a seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// What a link may see and use of the rest while it works.
+pub(super) struct Ctx<'a> {
+    now: Now,
+    config: &'a SyncConfig,
+    wants: &'a Wants,
+    refused: &'a RefusedIndex,
+    out: &'a mut VecDeque<Output>,
+    next: &'a mut u64,
+    asks: &'a mut BTreeMap<AskId, (LinkId, JobId)>,
+    /// Reconciliations under way, on all links.
+    negs: &'a mut usize,
+    /// Links that wait for one to end.
+    starved: &'a mut BTreeSet<LinkId>,
+    chance: &'a mut Chance,
+}
+
+impl Ctx<'_> {
+    fn next(&mut self) -> u64 {
+        *self.next += 1;
+        *self.next
+    }
+
+    fn sub(&mut self) -> SubId {
+        if self.flawed(Flaw::IdsReused) {
+            return SubId(*self.next / 8);
+        }
+        SubId(self.next())
+    }
+
+    fn ask(&mut self, link: LinkId, job: JobId) -> AskId {
+        let ask = AskId(self.next());
+        self.asks.insert(ask, (link, job));
+        ask
+    }
+
+    fn say(&mut self, up: &mut Up, say: Say) {
+        up.said += match &say {
+            Say::Req(_, filters) => filters.iter().map(live::text_bytes).sum(),
+            Say::NegOpen(_, filter, message) => live::text_bytes(filter) + 2 * message.len(),
+            Say::NegMsg(_, message) => 2 * message.len(),
+            Say::Close(_) | Say::NegClose(_) | Say::Auth(_) => 0,
+        };
+        self.out.push_back(Output::Say(up.session, say));
+    }
+
+    fn note(&mut self, note: Note) {
+        self.out.push_back(Output::Note(note));
+    }
+
+    fn flawed(&self, flaw: Flaw) -> bool {
+        self.config.flaw == Some(flaw)
+    }
+
+    /// Give or take a fifth.
+    fn jitter(&mut self, secs: u64) -> u64 {
+        secs * (80 + self.chance.next() % 41) / 100
+    }
+
+    /// Seconds until the next full reconciliation: 23 to 25 hours.
+    fn daily(&mut self) -> u64 {
+        if self.flawed(Flaw::DailyForgotten) {
+            return 100 * limits::SYNC_DAILY_SECS;
+        }
+        limits::SYNC_DAILY_SECS - 3_600 + self.chance.next() % 7_200
+    }
+}
+
+/// The machine.
+pub struct Syncer {
+    config: SyncConfig,
+    now: Now,
+    ready: bool,
+    wants: Wants,
+    links: BTreeMap<LinkId, Link>,
+    places: BTreeMap<String, LinkId>,
+    sessions: BTreeMap<Session, LinkId>,
+    /// Rows of relays that nobody has wanted yet.
+    rows: BTreeMap<String, Peer>,
+    flights: Flights,
+    recent: Recent,
+    refused: RefusedIndex,
+    asks: BTreeMap<AskId, (LinkId, JobId)>,
+    dials: Dials,
+    /// When each link wants to be woken.
+    alarms: BTreeSet<(Moment, LinkId)>,
+    /// Links that have something to do now.
+    restless: BTreeSet<LinkId>,
+    negs: usize,
+    starved: BTreeSet<LinkId>,
+    chance: Chance,
+    next: u64,
+    next_link: u32,
+    save_at: Option<Moment>,
+    out: VecDeque<Output>,
+}
+
+impl Syncer {
+    /// A machine that follows nothing yet.
+    #[must_use]
+    pub fn new(config: SyncConfig) -> Self {
+        Self {
+            now: Now::default(),
+            ready: false,
+            wants: Wants::default(),
+            links: BTreeMap::new(),
+            places: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            flights: Flights::default(),
+            recent: Recent::default(),
+            refused: RefusedIndex::new(config.refused),
+            asks: BTreeMap::new(),
+            dials: Dials::default(),
+            alarms: BTreeSet::new(),
+            restless: BTreeSet::new(),
+            negs: 0,
+            starved: BTreeSet::new(),
+            chance: Chance(config.seed),
+            next: 0,
+            next_link: 0,
+            save_at: None,
+            out: VecDeque::new(),
+            config,
+        }
+    }
+
+    fn flawed(&self, flaw: Flaw) -> bool {
+        self.config.flaw == Some(flaw)
+    }
+
+    /// Lets a link work with a view of everything else.
+    fn with<R>(&mut self, id: LinkId, work: impl FnOnce(&mut Link, &mut Ctx<'_>) -> R) -> Option<R> {
+        let link = self.links.get_mut(&id)?;
+        let mut ctx = Ctx {
+            now: self.now,
+            config: &self.config,
+            wants: &self.wants,
+            refused: &self.refused,
+            out: &mut self.out,
+            next: &mut self.next,
+            asks: &mut self.asks,
+            negs: &mut self.negs,
+            starved: &mut self.starved,
+            chance: &mut self.chance,
+        };
+        Some(work(link, &mut ctx))
+    }
+
+    fn restore(&mut self, restored: Restored) {
+        match restored {
+            Restored::Peer(peer) => drop(self.rows.insert(peer.url.place().to_owned(), *peer)),
+            Restored::Refused(row) => self.refused.restore(row, self.now),
+        }
+    }
+
+    fn begin(&mut self) {
+        self.ready = true;
+        for url in self.config.bootstrap.clone() {
+            self.link_to(&url, true);
+        }
+        // What nobody has wanted for a month is forgotten.
+        let old = |peer: &Peer| self.now.wall.secs_since(peer.wanted_at) > limits::SYNC_PEER_SECS;
+        let gone: Vec<String> =
+            self.rows.iter().filter(|(_, peer)| old(peer)).map(|(place, _)| place.clone()).collect();
+        for place in gone {
+            if let Some(peer) = self.rows.remove(&place) {
+                self.out.push_back(Output::Forget(RowKey::Peer(peer.url)));
+            }
+        }
+        let places: Vec<String> = self.wants.places().map(|(place, _)| place.clone()).collect();
+        for place in places {
+            self.relink(&place);
+        }
+    }
+
+    fn interest(&mut self, name: crate::repo::Identifier, followed: Vec<io::Followed>) {
+        self.recent.follow(&name);
+        let woken = self.refused.wake_name(&name);
+        let changes = self.wants.follow(&self.config.service, name, followed);
+        for repo in changes.ask {
+            self.out.push_back(Output::AskRoots(repo));
+        }
+        for place in changes.places {
+            self.relink(&place);
+        }
+        for key in changes.moved {
+            if self.wants.repo(key).is_some() {
+                self.soil(key);
+            }
+        }
+        self.reconsider(woken);
+        for author in changes.keepers {
+            let woken = self.refused.wake_author(&author);
+            self.reconsider(woken);
+        }
+    }
+
+    fn rooted(&mut self, repo: &crate::repo::RepoId, roots: Vec<io::Root>) {
+        let Some((key, new)) = self.wants.root(repo, roots) else { return };
+        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
+        for id in &links {
+            if let Some(link) = self.links.get_mut(id) {
+                link.whole = link.whole.with_roots(new);
+            }
+        }
+        self.soil(key);
+    }
+
+    /// Something in a repository changed that its relays have not been asked about.
+    fn soil(&mut self, key: RepoKey) {
+        let window = if self.ready { self.config.window_millis } else { 0 };
+        let closes = Moment(self.now.mono.0.saturating_add(window));
+        self.wants.gather(key, closes);
+        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
+        for id in links {
+            if let Some(link) = self.links.get_mut(&id) {
+                link.dirty.insert(key);
+            }
+        }
+    }
+
+    fn served(&mut self, arrived: &io::Arrived) {
+        for key in self.wants.arrive(arrived) {
+            let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
+            for id in links {
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.whole = link.whole.with_roots(1);
+                }
+            }
+            self.soil(key);
+        }
+        if !self.flawed(Flaw::RefusedKeptForever) {
+            self.recent.arrive(arrived);
+            let woken = self.refused.wake(arrived);
+            self.reconsider(woken);
+        }
+    }
+
+    fn heard(&mut self, session: Session, heard: Heard) {
+        let Some(id) = self.sessions.get(&session).copied() else {
+            if let Heard::Event(_, _, io::Standing::New) = heard {
+                self.out.push_back(Output::Release(session));
+            }
+            return;
+        };
+        self.dials.sign(id, self.now.mono);
+        let now = self.now;
+        if let Some(link) = self.links.get_mut(&id) {
+            link.heard = Some(now);
+        }
+        match heard {
+            Heard::Event(sub, event, standing) => self.event(id, session, (sub, event, standing)),
+            other => {
+                let leave = self.with(id, |link, ctx| link.hear(ctx, other)).unwrap_or(false);
+                if leave {
+                    self.hang_up(id);
+                }
+            }
+        }
+        self.restless.insert(id);
+    }
+
+    fn order(&mut self, order: &Order) {
+        let url = match order {
+            Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url) => {
+                url
+            }
+        };
+        let Some(id) = self.places.get(url.place()).copied() else { return };
+        let now = self.now;
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match order {
+            Order::Retry(_) => {
+                link.health.unpark();
+                link.health.retry_now(now);
+            }
+            Order::Pause(_) => link.paused = true,
+            Order::Resume(_) => link.paused = false,
+            Order::Forget(_) => {
+                link.learned = peer::Learned::default();
+                link.totals = peer::Totals::default();
+                link.health = health::Health::new(self.config.backoff, &peer::HealthRow::default(), now);
+                link.announced = false;
+                link.restored = None;
+                link.is_self = false;
+            }
+            Order::Reconcile(_) => link.next_full = now.mono,
+        }
+        link.unsaved = true;
+        if let Order::Pause(_) | Order::Forget(_) = order {
+            self.hang_up(id);
+        }
+        self.restless.insert(id);
+    }
+
+    /// Lets every restless link work, a bounded number at a time.
+    fn work(&mut self) {
+        for _ in 0..limits::SYNC_LINKS_A_STEP {
+            let Some(id) = self.restless.pop_first() else { break };
+            let negs = self.negs;
+            self.with(id, |link, ctx| link.drive(ctx));
+            if self.negs < negs {
+                let starved = std::mem::take(&mut self.starved);
+                self.restless.extend(starved);
+            }
+            self.set_alarm(id);
+        }
+        if self.negs < limits::SYNC_NEGS {
+            let starved = std::mem::take(&mut self.starved);
+            self.restless.extend(starved.into_iter().filter(|id| self.links.contains_key(id)));
+        }
+        self.dial();
+    }
+
+    fn set_alarm(&mut self, id: LinkId) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let next = link.next_alarm(now, self.config.flaw);
+        if link.unsaved || link.up().is_some() {
+            let secs = if link.unsaved { limits::SYNC_SAVE_SECS } else { limits::SYNC_HEARD_SECS };
+            let at = now.mono.plus_secs(secs);
+            self.save_at = Some(self.save_at.map_or(at, |save| save.min(at)));
+        }
+        if next == link.alarm {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut link.alarm, next) {
+            self.alarms.remove(&(old, id));
+        }
+        if let Some(next) = next {
+            self.alarms.insert((next, id));
+        }
+    }
+
+    /// Writes down what has changed of relays.
+    fn save(&mut self) {
+        self.save_at = None;
+        let now = self.now;
+        let epoch = self.config.epoch;
+        // A relay that was merely heard has a newer time in its row, so that a crash costs a quick reconnect.
+        let heard = |link: &Link| {
+            link.up().is_some()
+                && link.heard.map(|heard| heard.mono) > link.saved.map(|at| at.plus_secs(limits::SYNC_HEARD_SECS))
+        };
+        for link in self.links.values_mut().filter(|link| link.unsaved || heard(link)) {
+            link.unsaved = false;
+            link.saved = Some(now.mono);
+            link.count_time(now);
+            let peer = link.row(now, epoch, &self.wants);
+            self.out.push_back(Output::Remember(Row::Peer(Box::new(peer))));
+        }
+    }
+
+    /// Wants everything written down that is known of relays: the process is about to end.
+    pub fn save_all(&mut self, now: Now) {
+        self.now = now;
+        for link in self.links.values_mut() {
+            link.unsaved = true;
+        }
+        self.save();
+    }
+
+    fn close_window(&mut self) {
+        if self.flawed(Flaw::WindowNeverCloses) {
+            self.wants.closes = None;
+            return;
+        }
+        self.wants.closes = None;
+        for key in std::mem::take(&mut self.wants.gathering) {
+            let links = self.wants.repo(key).map(|repo| &repo.links);
+            self.restless.extend(
+                links.into_iter().flatten().filter(|id| self.links.get(id).is_some_and(|link| link.up().is_some())),
+            );
+        }
+    }
+}
+
+impl Machine for Syncer {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        self.now = now;
+        match input {
+            Input::Restored(restored) => self.restore(restored),
+            Input::Ready => self.begin(),
+            Input::Interest(name, followed) => self.interest(name, followed),
+            Input::Roots(repo, roots) => self.rooted(&repo, roots),
+            Input::Served(arrived) => self.served(&arrived),
+            Input::Up(session, terms) => self.up(session, terms),
+            Input::Heard(session, heard) => self.heard(session, heard),
+            Input::Unsent(session, bytes) => {
+                if let Some(id) = self.sessions.get(&session).copied() {
+                    self.with(id, |link, _| link.session(session).map(|up| up.unsent = bytes));
+                    self.restless.insert(id);
+                }
+            }
+            Input::Down(session, loss) => self.down(session, loss),
+            Input::Ids(ask, ids) => {
+                if let Some((id, job)) = self.asks.remove(&ask) {
+                    self.with(id, |link, ctx| link.local_ids(ctx, job, ids));
+                    self.restless.insert(id);
+                }
+            }
+            Input::Missing(ask, ids) => {
+                if let Some((id, job)) = self.asks.remove(&ask) {
+                    self.with(id, |link, ctx| link.missing(ctx, job, ids));
+                    self.restless.insert(id);
+                }
+            }
+            Input::Judged(ticket, judgement) => self.judged(ticket, judgement),
+            Input::Order(order) => self.order(&order),
+        }
+        self.work();
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn alarm(&self) -> Option<(Moment, &'static str)> {
+        let links = self.alarms.first().map(|(at, _)| (*at, "a relay"));
+        let window = self.wants.closes.map(|at| (at, "the window"));
+        let dial = self.dials.next().map(|at| (at, "a dial"));
+        let save = self.save_at.map(|at| (at, "rows"));
+        let more = (!self.restless.is_empty() || self.refused.has_more()).then_some((self.now.mono, "more to do"));
+        [links, window, dial, save, more].into_iter().flatten().min()
+    }
+
+    fn wake(&mut self, now: Now) {
+        self.now = now;
+        if self.wants.closes.is_some_and(|at| at <= now.mono) {
+            self.close_window();
+        }
+        while let Some((at, id)) = self.alarms.first().copied() {
+            if at > now.mono {
+                break;
+            }
+            self.alarms.remove(&(at, id));
+            if let Some(link) = self.links.get_mut(&id) {
+                link.alarm = None;
+            }
+            self.due(id);
+            self.restless.insert(id);
+        }
+        if self.save_at.is_some_and(|at| at <= now.mono) {
+            self.save();
+            for _ in 0..limits::SYNC_EXPIRY_SLICES {
+                let gone = self.refused.expire(now);
+                if gone.is_empty() {
+                    break;
+                }
+                self.out.extend(gone.into_iter().map(|id| Output::Forget(RowKey::Refused(id))));
+            }
+        }
+        let more = self.refused.more();
+        self.reconsider(more);
+        self.work();
+    }
+}
+
+impl Link {
+    fn current_session(&self) -> Option<Session> {
+        match &self.state {
+            State::Idle => None,
+            State::Dialing(session) => Some(*session),
+            State::Up(up) => Some(up.session),
+        }
+    }
+
+    /// When this link wants to be woken.
+    fn next_alarm(&self, now: Now, flaw: Option<Flaw>) -> Option<Moment> {
+        let unwanted = self.unwanted.map(|at| at.plus_secs(limits::SYNC_UNWANTED_SECS));
+        let State::Up(up) = &self.state else {
+            return earliest([unwanted, self.dial_at(flaw).filter(|_| !self.in_line)]);
+        };
+        if up.leaving {
+            return None;
+        }
+        let jobs = up.jobs.values().map(|job| job.deadline);
+        let live = up.live.values().map(|set| (!set.unconfirmed.is_empty()).then_some(set.deadline));
+        let closing = up.subs.values().map(|sub| match sub.what {
+            What::Closing(until) => Some(until),
+            _ => None,
+        });
+        let later = |at: Moment| (at > now.mono).then_some(at);
+        let quiet = self.health.quiet_until().and_then(later);
+        let auth = match up.auth.state {
+            AuthState::Wanted(at) | AuthState::Sent(at) => Some(at),
+            _ => None,
+        };
+        let owed = self.owed.iter().map(|owed| Some(owed.due)).min().flatten();
+        let idle = up.generation.is_none();
+        let rest = [
+            quiet,
+            auth,
+            owed.and_then(later),
+            later(up.hold_until),
+            up.poll_at.and_then(later),
+            idle.then_some(self.next_full.max(Moment(now.mono.0 + 1))),
+            unwanted,
+        ];
+        earliest(jobs.chain(live).chain(closing).chain(rest))
+    }
+
+    /// The row that outlives this process.
+    fn row(&self, now: Now, epoch: u64, wants: &Wants) -> Peer {
+        let left = self.next_full.since(now.mono).as_secs();
+        let covered = self.heard.filter(|_| self.announced).map(|heard| peer::Covered {
+            epoch,
+            announcements: self.announced,
+            up_to: self.covered_up_to(wants),
+            lost_at: heard.wall,
+            since: self.since,
+            next_full_at: now.wall.plus_secs(left),
+            failed: self.overfull || !self.owed.is_empty(),
+        });
+        Peer {
+            url: self.url.clone(),
+            wanted_at: now.wall,
+            health: self.health.row(now),
+            learned: self.learned,
+            covered,
+            totals: self.totals,
+            paused: self.paused,
+            is_self: self.is_self,
+        }
+    }
+}
+
+/// Which kind of catching up an event came by, for the refused index.
+fn layer(via: Via, event: &crate::nostr::Event) -> refused::Layer {
+    use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
+    let _ = via;
+    if matches!(event.kind, ANNOUNCEMENT | STATE) { refused::Layer::Announcements } else { refused::Layer::Related }
+}
+
+/// The earlier of two times.
+fn earlier(a: Option<Timestamp>, b: Timestamp) -> Timestamp {
+    a.map_or(b, |a| a.min(b))
+}

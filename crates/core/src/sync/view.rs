@@ -1,0 +1,132 @@
+//! What people may see of sync: a picture of one moment.
+
+use super::health;
+use super::link::{Link, Status};
+use super::peer::{Learned, Totals};
+use super::url::RelayUrl;
+use super::{Syncer, dial};
+use crate::machine::Machine;
+use crate::time::Timestamp;
+
+/// Everything at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    /// All relays.
+    pub links: Vec<LinkView>,
+    /// Repositories that are followed.
+    pub repositories: usize,
+    /// Events that wait for a verdict.
+    pub in_flight: usize,
+    /// Events that are remembered as refused, and those of them whose text is here.
+    pub refused: (usize, usize),
+}
+
+/// One relay at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkView {
+    /// Which relay.
+    pub url: RelayUrl,
+    /// Where its connection stands.
+    pub status: Status,
+    /// How it is.
+    pub health: health::Status,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Served repositories that are followed there.
+    pub repositories: usize,
+    /// Of those, the ones of which everything is here.
+    pub covered: usize,
+    /// Waiting repositories that are followed there.
+    pub held: usize,
+    /// Live subscriptions, and other requests, that are open.
+    pub subscriptions: (usize, usize),
+    /// Filters of the live subscriptions.
+    pub filters: usize,
+    /// Parts that found no place among the live subscriptions.
+    pub polled: usize,
+    /// Whether everything is followed without tags.
+    pub wide: bool,
+    /// Requests that are still to be made.
+    pub queued: usize,
+    /// Milliseconds until it is dialled, if it waits for that.
+    pub dial_in_millis: Option<u64>,
+    /// Seconds for which nothing is asked.
+    pub quiet_secs: Option<u64>,
+    /// Parts of the history that failed and are tried again.
+    pub owed: usize,
+    /// When history was last complete.
+    pub complete_at: Option<Timestamp>,
+    /// When it was last heard.
+    pub heard_at: Option<Timestamp>,
+    /// Seconds until everything is asked for again.
+    pub full_in_secs: u64,
+    /// Whether a daily reconciliation is under way.
+    pub daily: bool,
+    /// What it has taught us.
+    pub learned: Learned,
+    /// What it has done for us.
+    pub totals: Totals,
+    /// The operator wants it left alone.
+    pub paused: bool,
+    /// It is this server under another name.
+    pub is_self: bool,
+    /// It was configured.
+    pub bootstrap: bool,
+}
+
+impl Syncer {
+    /// A picture of this moment.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View {
+            links: self.links.values().map(|link| self.link_view(link)).collect(),
+            repositories: self.wants.len(),
+            in_flight: self.flights.len(),
+            refused: (self.refused.len(), self.refused.hot_len()),
+        }
+    }
+
+    /// Whether nothing is to be done before the next alarm.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.alarm().is_none_or(|(at, _)| at > self.now.mono)
+    }
+
+    fn link_view(&self, link: &Link) -> LinkView {
+        let up = link.up();
+        let mono = self.now.mono;
+        let covered = link
+            .covers
+            .iter()
+            .filter(|(key, cover)| cover.tags && self.wants.repo(**key).is_some_and(|repo| repo.head() <= cover.done));
+        let dial = link.health.next_dial().max(link.health.quiet_until().unwrap_or_default());
+        let idle = link.current_session().is_none() && link.is_wanted() && !link.paused;
+        LinkView {
+            url: link.url.clone(),
+            status: link.status(),
+            health: link.health.status(self.now),
+            failures: link.health.failures(),
+            repositories: link.covers.len(),
+            covered: covered.count(),
+            held: link.held.len(),
+            subscriptions: up.map(dial::count).unwrap_or_default(),
+            filters: up.map_or(0, |up| up.live.values().map(|set| set.filters).sum()),
+            polled: up.map_or(0, |up| up.polled.len()),
+            wide: up.is_some_and(|up| up.wide.is_some()),
+            queued: up
+                .map_or(0, |up| up.batches.values().map(|batch| batch.todo.len()).sum::<usize>() + link.dirty.len()),
+            dial_in_millis: idle.then(|| u64::try_from(dial.since(mono).as_millis()).unwrap_or(u64::MAX)),
+            quiet_secs: link.health.quiet_until().filter(|at| *at > mono).map(|at| at.since(mono).as_secs()),
+            owed: link.owed.len(),
+            complete_at: link.complete_at,
+            heard_at: link.heard.map(|heard| heard.wall),
+            full_in_secs: link.next_full.since(mono).as_secs(),
+            daily: up.is_some_and(|up| up.generation.is_some_and(|generation| generation.via == super::io::Via::Daily)),
+            learned: link.learned,
+            totals: link.totals,
+            paused: link.paused,
+            is_self: link.is_self,
+            bootstrap: link.bootstrap,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What a machine may ask of a relay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use grasp_core::limits;
+use grasp_core::nostr::{Filter, kinds};
+use grasp_core::sync::io::{Heard, Say, Session, SubId};
+use grasp_core::time::Now;
+
+use super::Verdicts;
+use crate::net::persona::{Stated, is_rate};
+use crate::net::queue::{DAY, SECOND, Time};
+use crate::net::rows::Rows;
+use crate::net::wire;
+
+/// What may be asked of a relay that says nothing (spec §14.2).
+const FLOOR: Stated = Stated { slots: 20, filters: 10, message: 131_072, page: 500 };
+/// How long a relay that wants less is left alone at least.
+const QUIET: Time = 65 * SECOND;
+/// After so long a subscription that was closed is over, answered or not.
+const CLOSING: Time = 2 * SECOND;
+/// Requests that one relay may get in one day. A full pass of the largest of these worlds takes a few hundred.
+const MOST_A_DAY: u64 = 20_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Manners {
+    talks: BTreeMap<Session, Talk>,
+    places: BTreeMap<String, Place>,
+    requests: u64,
+    most: (u64, u64),
+}
+
+#[derive(Debug, Default)]
+struct Talk {
+    stated: Option<Stated>,
+    open: BTreeMap<SubId, Open>,
+    used: BTreeSet<SubId>,
+}
+
+#[derive(Debug)]
+struct Open {
+    neg: bool,
+    answered: bool,
+    closing: Option<Time>,
+}
+
+impl Talk {
+    /// A complaint that names no request means the oldest one that has no answer: relays go by turns.
+    fn complain(&mut self, text: &str) {
+        let neg = text.contains("negentropy") || text.contains("NEG");
+        let refused = self.open.iter().filter(|(_, open)| !open.answered && (open.neg || !neg)).map(|(sub, _)| *sub);
+        if let Some(sub) = refused.min() {
+            self.open.remove(&sub);
+        }
+    }
+}
+
+impl Open {
+    fn counts(&self, now: Time) -> bool {
+        self.closing.is_none_or(|at| !self.answered && now < at + CLOSING)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    quiet_until: Option<Time>,
+    day: Time,
+    requests: u64,
+    passes: u64,
+}
+
+impl Manners {
+    pub(super) fn stated(&mut self, session: Session, stated: Option<Stated>, relay: usize) {
+        let _ = relay;
+        self.talks.insert(session, Talk { stated, ..Talk::default() });
+    }
+
+    pub(super) fn down(&mut self, session: Session) {
+        self.talks.remove(&session);
+    }
+
+    pub(super) fn ended(&mut self) {
+        self.talks.clear();
+        for place in self.places.values_mut() {
+            place.quiet_until = None;
+        }
+    }
+
+    pub(super) fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
+        for row in rows.peers() {
+            let left = row.health.quiet_until.map_or(0, |at| at.secs_since(clock.wall));
+            if left > 2 && left < 4_000 {
+                let place = self.places.entry(row.url.place().to_owned()).or_default();
+                place.quiet_until = Some(now + (left - 2) * SECOND);
+            }
+        }
+    }
+
+    pub(super) fn quiet_until(&self, place: &str) -> Option<Time> {
+        self.places.get(place).and_then(|place| place.quiet_until)
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub(super) fn most(&self) -> (u64, u64) {
+        self.most
+    }
+
+    pub(super) fn heard(&mut self, now: Time, session: Session, heard: &Heard, place: Option<&str>) {
+        let Some(talk) = self.talks.get_mut(&session) else { return };
+        match heard {
+            Heard::Eose(sub, _) | Heard::NegMsg(sub, _) => {
+                if let Some(open) = talk.open.get_mut(sub) {
+                    open.answered = true;
+                }
+            }
+            Heard::Closed(sub, _) | Heard::NegErr(sub, ..) => drop(talk.open.remove(sub)),
+            Heard::Notice(text) | Heard::Ok(false, text) => talk.complain(text),
+            _ => {}
+        }
+        let complaint = match heard {
+            Heard::Closed(_, text) | Heard::NegErr(_, text, _) | Heard::Notice(text) | Heard::Ok(false, text) => text,
+            _ => return,
+        };
+        if is_rate(complaint)
+            && let Some(place) = place
+        {
+            let place = self.places.entry(place.to_owned()).or_default();
+            place.quiet_until = place.quiet_until.max(Some(now + QUIET));
+        }
+    }
+
+    pub(super) fn said(
+        &mut self,
+        verdicts: &mut Verdicts,
+        now: Time,
+        session: Session,
+        say: &Say,
+        place: Option<&str>,
+    ) {
+        let Some(talk) = self.talks.get_mut(&session) else {
+            verdicts.hold(false, "nothing is said to nobody", || format!("{session:?}"));
+            return;
+        };
+        let limits = talk.stated.unwrap_or(FLOOR);
+        let bytes = wire::bytes(say);
+        verdicts.hold(bytes <= limits.message, "no message is larger than the relay takes", || {
+            format!("{bytes} of {}", limits.message)
+        });
+        let (sub, filters, neg) = match say {
+            Say::Req(sub, filters) => (sub, filters.as_slice(), false),
+            Say::NegOpen(sub, filter, _) => (sub, std::slice::from_ref(filter), true),
+            Say::Close(sub) | Say::NegClose(sub) => {
+                if let Some(open) = talk.open.get_mut(sub) {
+                    open.closing = Some(now);
+                }
+                return;
+            }
+            Say::NegMsg(sub, _) => {
+                if let Some(open) = talk.open.get_mut(sub) {
+                    open.answered = false;
+                }
+                return;
+            }
+            Say::Auth(_) => return,
+        };
+        verdicts.hold(talk.used.insert(*sub), "no id is used twice", || format!("{sub:?}"));
+        verdicts.hold(filters.len() <= limits.filters, "no more filters than the relay takes", || {
+            format!("{} of {}", filters.len(), limits.filters)
+        });
+        verdicts.hold(!filters.is_empty(), "no request without filters", String::new);
+        talk.open.insert(*sub, Open { neg, answered: false, closing: None });
+        talk.open.retain(|_, open| open.counts(now));
+        let taken = talk.open.len();
+        verdicts.hold(taken <= limits.slots, "no more subscriptions than the relay takes", || {
+            format!("{taken} of {}", limits.slots)
+        });
+        let reserve = (limits::SYNC_RESERVE_SLOTS as usize).min(limits.slots.saturating_sub(2));
+        let live = !neg && filters.iter().all(is_live);
+        verdicts.hold(live || taken + reserve <= limits.slots, "history leaves the reserve alone", || {
+            format!("{taken} of {} with {reserve} in reserve", limits.slots)
+        });
+        self.requests += 1;
+        let Some(place) = place else { return };
+        let place = self.places.entry(place.to_owned()).or_default();
+        let quiet = place.quiet_until;
+        verdicts.hold(quiet.is_none_or(|until| until <= now), "no request in a quiet period", || {
+            format!("{quiet:?} at {now}")
+        });
+        let day = now / DAY;
+        if place.day != day {
+            *place = Place { quiet_until: place.quiet_until, day, ..Place::default() };
+        }
+        place.requests += 1;
+        place.passes += u64::from(!live && filters.iter().any(begins_a_pass));
+        self.most = (self.most.0.max(place.requests), self.most.1.max(place.passes));
+        let requests = place.requests;
+        verdicts.hold(requests <= MOST_A_DAY, "few requests a day", || format!("{requests}"));
+    }
+}
+
+/// Whether a filter is there to stay, and not for history: history comes in pages, or by id.
+pub(super) fn is_live(filter: &Filter) -> bool {
+    filter.limit.is_some_and(|limit| limit <= 1)
+        || (filter.limit.is_none() && filter.ids.is_none() && filter.until.is_none() && filter.since.is_some())
+}
+
+/// Whether a filter asks for all announcements there ever were, from the newest on.
+fn begins_a_pass(filter: &Filter) -> bool {
+    filter.kinds.as_deref() == Some(&[kinds::ANNOUNCEMENT])
+        && filter.tags.is_empty()
+        && filter.since.is_none()
+        && filter.until.is_none()
+}

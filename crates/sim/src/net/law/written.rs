@@ -1,0 +1,80 @@
+//! What a machine writes down about a relay must be true: whatever the relay had when it was last heard has been judged.
+
+use grasp_core::sync::peer::{Covered, Peer};
+
+use super::Broken;
+use crate::net::bits::Bits;
+use crate::net::corpus::{EPOCH, corpus};
+use crate::net::persona::{Eose, Zero};
+use crate::net::queue::{SECOND, Time};
+use crate::net::wish;
+use crate::net::world::World;
+
+/// What is on its way when a row is written has not been judged.
+const ON_ITS_WAY: Time = 30 * SECOND;
+
+/// What `since` reaches back for at least, after a short absence.
+const OVERLAP: Time = 15 * 60 * SECOND;
+
+impl World {
+    /// Rows of a node have been written.
+    pub(in crate::net) fn check_rows(&mut self, node: usize, written: &[Peer]) {
+        for peer in written {
+            let Some(covered) = peer.covered.filter(|covered| !covered.failed) else { continue };
+            self.rows_checked += 1;
+            if self.rows_checked.is_multiple_of(4)
+                && let Some(detail) = self.unjudged(node, peer, &covered)
+            {
+                self.break_law(Broken::new("a watermark vouches for what was judged only", detail));
+                return;
+            }
+        }
+    }
+
+    /// What a row claims and what is not so.
+    fn unjudged(&mut self, node: usize, peer: &Peer, covered: &Covered) -> Option<String> {
+        let relay = self.relay_at(&peer.url)?;
+        if relay == self.face(node) || self.relays[relay].dishonest || self.nodes[node].unsettled {
+            return None;
+        }
+        let clock = self.nodes[node].clock(self.now);
+        let vouched = covered.since.unwrap_or(covered.lost_at).min(covered.lost_at);
+        let age = clock.wall.secs_since(vouched) * SECOND;
+        let until = self.now.checked_sub(age + ON_ITS_WAY)?;
+        let house = &mut self.nodes[node].house;
+        let followed = wish::all_followed(house);
+        let mut claimed = wish::related(house, &followed, peer.url.place(), covered.up_to);
+        if covered.announcements {
+            claimed.extend(&wish::layer_one());
+        }
+        let missing: Bits = self.relays[relay].shown(self.now).and(&claimed).without(&self.nodes[node].judged);
+        let gaps = self.watches[node].gaps(peer.url.place());
+        for ix in missing.iter() {
+            let event = corpus().event(ix);
+            let came = self.relays[relay].came(ix);
+            if came > until || self.nodes[node].knows(event.id) {
+                continue;
+            }
+            // What came while nobody listened and looks older than that is left to the next full pass.
+            let made = event.created_at.0 * SECOND;
+            let at = |time: Time| EPOCH * SECOND + time;
+            let excused = |gap: &(Time, Time)| {
+                came + ON_ITS_WAY >= gap.0 && came <= gap.1 + ON_ITS_WAY && made + OVERLAP < at(gap.0) + ON_ITS_WAY
+            };
+            // Where a live subscription can only be had with `since`, it does not see what is older.
+            let unseen = self.relays[relay].persona.zero == Zero::OneToo && made + OVERLAP < at(came);
+            if unseen || gaps.iter().any(excused) {
+                continue;
+            }
+            let url = &peer.url;
+            return Some(format!("node {node}, {url}: ix {ix} (kind {}), there since {came}: {covered:?}", event.kind));
+        }
+        None
+    }
+}
+
+/// Whether a relay's habits let it keep events from somebody who does everything right.
+#[must_use]
+pub fn is_dishonest(persona: &crate::net::persona::Persona) -> bool {
+    persona.deaf > 0 || persona.censored.is_some() || persona.mute || persona.eose == Eose::Early
+}

@@ -1,0 +1,6 @@
+//! The sync machine in simulated worlds: laws after every step, convergence in the end, and the proof that the laws bite.
+
+mod crowd;
+mod mutations;
+mod replay;
+mod worlds;

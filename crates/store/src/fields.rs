@@ -1,0 +1,39 @@
+//! Rows that are read field by field. Numbers are big-endian; a text stands behind its length in two bytes.
+
+use crate::error::{Result, StoreError};
+
+/// What of a row has not been read yet.
+pub(crate) struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    const SHORT: StoreError = StoreError::Damaged("a row is too short");
+
+    pub(crate) fn new(row: &'a [u8]) -> Self {
+        Self(row)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Self::SHORT)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str> {
+        let len = u16::from_be_bytes(self.array()?);
+        let (text, rest) = self.0.split_at_checked(usize::from(len)).ok_or(Self::SHORT)?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| StoreError::Damaged("a row with a text that is no UTF-8"))
+    }
+}
