@@ -2,7 +2,7 @@
 //!
 //! - [`config`]: what the operator wants.
 //! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time.
-//! - [`door`]: what listens. [`hands`]: what acts.
+//! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
 
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
 
@@ -11,6 +11,8 @@ mod config;
 mod door;
 mod hands;
 mod lock;
+mod meter;
+mod outbound;
 mod rooms;
 
 use std::process::ExitCode;

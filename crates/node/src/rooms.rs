@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use grasp_core::limits;
 use grasp_core::nostr::{PublicKey, hex};
+use grasp_core::outbound::Reach;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::Service;
+use grasp_core::sync::SyncConfig;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::keeper::Keeper;
 use grasp_git::layout::Layout;
@@ -40,8 +42,13 @@ use crate::hands::notes::DeskDoor;
 use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
+use crate::hands::relay_socket::{Patience, Sockets};
+use crate::hands::sync::{self, SyncRoom};
+use crate::hands::sync_post::SyncPost;
 use crate::hands::turns::Turns;
 use crate::lock::Locks;
+use crate::meter::Meter;
+use crate::outbound::dial::Dialler;
 
 /// Runs the server until it is asked to stop.
 pub(crate) fn run(mut config: Config) -> Result<()> {
@@ -71,11 +78,30 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
     let git = Git::new(Path::new("git"), bounds);
     let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
-    let means = Means { layout: layout.clone(), directory: directory.clone(), git: git.clone() };
+    let meter = Meter::new();
+    let post = SyncPost::new();
+    let means = Means {
+        layout: layout.clone(),
+        directory: directory.clone(),
+        git: git.clone(),
+        post: post.clone(),
+        meter: meter.clone(),
+    };
     let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
     let house_of_git = git_house(&config, layout, directory, git, capabilities, threads.line.clone(), cores)?;
+    let instance = hex::encode(&store.id()[..8]);
+    let sync = config.sync.enabled.then(|| {
+        let dialler = Dialler::new(if config.sync.reach_anything { Reach::Anything } else { Reach::Global })?;
+        let patience = Patience::new(config.sync.base_backoff);
+        let known = Arc::new(store.clone());
+        let sockets = Sockets::new(Arc::new(dialler), known, owner, clock, config.max_event_bytes, patience);
+        let (line, store, meter) = (threads.line.clone(), store.clone(), meter.clone());
+        let means = sync::Means { store, line, post, clock, sockets, meter };
+        SyncThread::start(means, sync::config(&config, &rules, &instance)?, &runtime)
+    });
+    let sync = sync.transpose()?;
     let house = House {
-        nip11: nip11::document(&config, &owner_key.to_string(), &hex::encode(&store.id()[..8])),
+        nip11: nip11::document(&config, &owner_key.to_string(), &instance),
         networks: NetworksDoor::open(
             Allowance {
                 connections: config.network_max_connections,
@@ -96,6 +122,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             keys: Arc::new(AtomicU64::new(1)),
         },
         git: Arc::new(house_of_git),
+        meter,
         config,
     };
     // Whoever reads the welcome may send a signal at once.
@@ -103,6 +130,10 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
     runtime.block_on(serve(listener, house, signals, grace));
+    // Its last rows are for the writer.
+    if let Some(sync) = sync {
+        sync.stop();
+    }
     threads.stop();
     info!("stopped");
     Ok(())
@@ -165,7 +196,7 @@ impl Threads {
         means: Means,
     ) -> Result<Self> {
         let line = Line::new();
-        let Means { layout, directory, git } = means;
+        let Means { layout, directory, git, post, meter } = means;
         let (maintenance, worked_on) = MaintenanceDoor::new(config.git.maintenance);
         let maintainer = Maintenance {
             maintainer: Maintainer::new(&git, layout.clone(), config.git.process_patience),
@@ -197,6 +228,8 @@ impl Threads {
             layout,
             room,
             maintenance,
+            sync: post,
+            meter,
         };
         let desk = desk.prepare()?;
         let writer = spawn("registrar", move || desk.run())?;
@@ -230,11 +263,37 @@ impl Threads {
     }
 }
 
-/// What the git room works with.
+/// The thread of the sync room.
+struct SyncThread {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl SyncThread {
+    fn start(means: sync::Means, config: SyncConfig, runtime: &tokio::runtime::Runtime) -> Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let room = SyncRoom::new(means, config);
+        let handle = runtime.handle().clone();
+        let thread = spawn("sync", move || handle.block_on(room.run(stopped)))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Says goodbye to all relays.
+    fn stop(self) {
+        let _ = self.stop.send(true);
+        if self.thread.join().is_err() {
+            warn!("sync ended badly");
+        }
+    }
+}
+
+/// What the desk and the git room work with.
 struct Means {
     layout: Arc<Layout>,
     directory: Arc<Directory>,
     git: Git,
+    post: Arc<SyncPost>,
+    meter: Meter,
 }
 
 fn git_house(

@@ -41,6 +41,7 @@ impl Server {
             .env("NGIT_RELAY_DATA_PATH", dir.join("relay"))
             .env("NGIT_GIT_DATA_PATH", dir.join("git"))
             .env("NGIT_POLICY", "open")
+            .env("NGIT_SYNC_ENABLE", "false")
             .env("NGIT_LOG_LEVEL", "warn")
             .env("NGIT_MAX_CONNECTIONS", "20000");
         Self::start("graspd", command, port).await

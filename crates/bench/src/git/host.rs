@@ -79,7 +79,8 @@ impl Host {
             .env("NGIT_RELAY_DATA_PATH", folder.join("relay"))
             .env("NGIT_GIT_DATA_PATH", &git)
             .env("NGIT_NETWORK_MAX_CONNECTIONS", "0")
-            .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0");
+            .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0")
+            .env("NGIT_SYNC_ENABLE", "false");
         if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
             command.env("NGIT_LOG_LEVEL", "warn");
         }

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
+use grasp_core::sync::url::RelayUrl;
 
 pub(crate) use cidr::Cidr;
 pub(crate) use cli::command;
@@ -85,12 +86,16 @@ pub(crate) struct Config {
     pub(crate) network_events_per_minute: u64,
     /// What the git room may use.
     pub(crate) git: GitSettings,
+    /// How other relays are followed.
+    pub(crate) sync: SyncSettings,
     /// Whether listed maintainers must list back.
     pub(crate) strict_maintainers: bool,
     /// Whether `/prs/` is open (GRASP-06).
     pub(crate) submissions: bool,
     /// How long running requests may take when the service stops.
     pub(crate) shutdown_grace: Duration,
+    /// Whether measurements can be read at `/metrics`.
+    pub(crate) metrics: bool,
     /// A level, or `level,part=level,…`, as the log library reads it.
     pub(crate) log_level: String,
     /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
@@ -120,6 +125,31 @@ pub(crate) struct GitSettings {
     pub(crate) pack_cache_bytes: u64,
     /// Whether repositories are repacked in the background.
     pub(crate) maintenance: bool,
+}
+
+/// How other relays are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SyncSettings {
+    /// Whether they are.
+    pub(crate) enabled: bool,
+    /// Relays that are followed whoever names them.
+    pub(crate) bootstrap: Vec<RelayUrl>,
+    /// How long interest is gathered.
+    pub(crate) window: Duration,
+    /// The first wait after a failure, and how long a connection may take to come about.
+    pub(crate) base_backoff: Duration,
+    /// The longest wait after failures.
+    pub(crate) max_backoff: Duration,
+    /// Whether sets are compared where a relay can.
+    pub(crate) negentropy: bool,
+    /// Values of one filter.
+    pub(crate) values_per_filter: usize,
+    /// Whether private and local addresses may be dialled.
+    pub(crate) reach_anything: bool,
+    /// How long refused events are kept whole.
+    pub(crate) rejected_hot: Duration,
+    /// How long it is remembered that they were refused.
+    pub(crate) rejected_cold: Duration,
 }
 
 /// Which events are accepted.

@@ -3,6 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
+use grasp_core::sync::url::RelayUrl;
+
 use super::cidr::Cidr;
 use super::problem::quote;
 
@@ -111,6 +113,22 @@ pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
         }
     }
     if wrong.is_empty() { Ok(networks) } else { Err(wrong.join("; ")) }
+}
+
+/// Relays, separated by commas or white space. Without a scheme `wss` is meant.
+pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
+    let mut relays = Vec::new();
+    let mut wrong = Vec::new();
+    let separators = |character: char| character == ',' || character.is_whitespace();
+    for item in text.split(separators).filter(|item| !item.is_empty()) {
+        match RelayUrl::parse(item) {
+            Some(relay) => relays.push(relay),
+            None => {
+                wrong.push(format!("{} is not the address of a relay, such as wss://relay.example.org", quote(item)))
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(relays) } else { Err(wrong.join("; ")) }
 }
 
 /// A log level, or a list of levels for parts of the program. A part without a level is refused although the log

@@ -8,7 +8,7 @@ use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
-use super::{Config, Effective, GitSettings, Loaded, OWNER_FILE, Policy, Secret, parse, suggest};
+use super::{Config, Effective, GitSettings, Loaded, OWNER_FILE, Policy, Secret, SyncSettings, parse, suggest};
 
 /// Understands all settings, or says everything that is wrong with them.
 pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
@@ -34,6 +34,8 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         reader.restate("RELAY_OWNER_NSEC", format!("(in {})", relay_data_path.join(OWNER_FILE).display()));
     }
 
+    // Accepted, so that nobody has to rewrite anything; nothing is checked at intervals here.
+    let _: u64 = reader.number("SYNC_DISCONNECT_CHECK_INTERVAL_SECS");
     let mut config = Config {
         domain,
         base_path,
@@ -66,9 +68,22 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
             pack_cache_bytes: reader.number("GIT_PACK_CACHE_BYTES"),
             maintenance: reader.is_on("GIT_MAINTENANCE"),
         },
+        sync: SyncSettings {
+            enabled: reader.is_on("SYNC_ENABLE"),
+            bootstrap: reader.take("SYNC_BOOTSTRAP_RELAY_URL", parse::relays).unwrap_or_default(),
+            window: Duration::from_millis(reader.number("SYNC_BATCH_WINDOW_MS")),
+            base_backoff: Duration::from_secs(reader.number("SYNC_BASE_BACKOFF_SECS")),
+            max_backoff: Duration::from_secs(reader.number("SYNC_MAX_BACKOFF_SECS")),
+            negentropy: !reader.is_on("SYNC_DISABLE_NEGENTROPY"),
+            values_per_filter: reader.number("SYNC_MAX_TAGS_PER_FILTER"),
+            reach_anything: reader.is_on("SYNC_ALLOW_NON_GLOBAL_TARGETS"),
+            rejected_hot: Duration::from_secs(reader.number("REJECTED_HOT_CACHE_DURATION_SECS")),
+            rejected_cold: Duration::from_secs(reader.number("REJECTED_COLD_INDEX_EXPIRY_SECS")),
+        },
         strict_maintainers: reader.is_on("STRICT_MAINTAINERS"),
         submissions: reader.is_on("GRASP06_ENABLE"),
         shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
+        metrics: reader.is_on("METRICS_ENABLED"),
         log_level: reader.take("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
     };

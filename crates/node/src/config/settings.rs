@@ -63,6 +63,7 @@ const STORAGE: &str = "Storage";
 const LIMITS: &str = "Relay limits";
 const NETWORK: &str = "Network limits";
 const GIT: &str = "Git";
+const SYNC: &str = "Sync";
 const RUNNING: &str = "Running";
 
 /// The words of a setting that is on or off.
@@ -306,11 +307,101 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "Whether repositories are repacked and cleaned in the background, one at a time, at low priority.",
     },
     Setting {
+        name: "SYNC_ENABLE",
+        section: SYNC,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("true"),
+        help: "Whether events are fetched from the other relays that the repositories name (GRASP-02). Without it this \
+               service has only what is sent to it.",
+    },
+    Setting {
+        name: "SYNC_BOOTSTRAP_RELAY_URL",
+        section: SYNC,
+        shape: Shape::Line,
+        default: Fallback::Value(""),
+        help: "A relay that is followed from the first start and never dropped, to find repositories that list this \
+               service. Several are separated by commas; without a scheme wss is meant.",
+    },
+    Setting {
+        name: "SYNC_BATCH_WINDOW_MS",
+        section: SYNC,
+        shape: Shape::Number { min: 0, max: 600_000 },
+        default: Fallback::Value("5000"),
+        help: "How long new repositories, issues and pull requests are gathered before other relays are asked about them, \
+               counted from the first.",
+    },
+    Setting {
+        name: "SYNC_BASE_BACKOFF_SECS",
+        section: SYNC,
+        shape: Shape::Number { min: 1, max: 3_600 },
+        default: Fallback::Value("5"),
+        help: "Seconds until a relay that could not be reached is tried again; doubled after each failure. Also the time \
+               that a connection may take to come about.",
+    },
+    Setting {
+        name: "SYNC_MAX_BACKOFF_SECS",
+        section: SYNC,
+        shape: Shape::Number { min: 1, max: DAY },
+        default: Fallback::Value("3600"),
+        help: "The longest wait between two attempts, until a relay has not been reached for a day; then it is tried daily.",
+    },
+    Setting {
+        name: "SYNC_DISABLE_NEGENTROPY",
+        section: SYNC,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("false"),
+        help: "Fetch history in pages only, even from relays that could compare sets of events (NIP-77).",
+    },
+    Setting {
+        name: "SYNC_MAX_TAGS_PER_FILTER",
+        section: SYNC,
+        shape: Shape::Number { min: 1, max: 1_000 },
+        default: Fallback::Value("100"),
+        help: "Values of one filter sent to another relay. More are packed into one where the relay's limits would otherwise \
+               leave something without a place.",
+    },
+    Setting {
+        name: "SYNC_ALLOW_NON_GLOBAL_TARGETS",
+        section: SYNC,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("false"),
+        help: "Let strangers' events make this service connect to private and local addresses. For tests and intranets only.",
+    },
+    Setting {
+        name: "SYNC_DISCONNECT_CHECK_INTERVAL_SECS",
+        section: SYNC,
+        shape: Shape::Number { min: 0, max: DAY },
+        default: Fallback::Value("60"),
+        help: "Accepted and not used: a relay that nothing names any more is let go a minute later, without a check.",
+    },
+    Setting {
+        name: "REJECTED_HOT_CACHE_DURATION_SECS",
+        section: SYNC,
+        shape: Shape::Number { min: 0, max: DAY },
+        default: Fallback::Value("120"),
+        help: "Seconds for which a refused event is kept whole, to be judged again at once when what it needs arrives.",
+    },
+    Setting {
+        name: "REJECTED_COLD_INDEX_EXPIRY_SECS",
+        section: SYNC,
+        shape: Shape::Number { min: 0, max: 365 * DAY },
+        default: Fallback::Value("604800"),
+        help: "Seconds for which it is remembered that an event was refused, so that it is not fetched again and again.",
+    },
+    Setting {
         name: "SHUTDOWN_GRACE_SECS",
         section: RUNNING,
         shape: Shape::Number { min: 0, max: 3_600 },
         default: Fallback::Value("10"),
         help: "Seconds that running requests get to finish when the service is asked to stop.",
+    },
+    Setting {
+        name: "METRICS_ENABLED",
+        section: RUNNING,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("true"),
+        help: "Whether GET /metrics answers with measurements for Prometheus. Whoever reaches the port can read them; a \
+               proxy can keep the path from the public.",
     },
     Setting {
         name: "LOG_LEVEL",

@@ -18,6 +18,7 @@ use super::session::Rooms;
 use super::{client, nip11, pages, socket};
 use crate::config::Config;
 use crate::door::listen::Presence;
+use crate::meter::{self, Meter};
 
 /// What answers requests.
 pub(crate) struct House {
@@ -26,6 +27,7 @@ pub(crate) struct House {
     pub(crate) networks: NetworksDoor,
     pub(crate) rooms: Rooms,
     pub(crate) git: Arc<GitHouse>,
+    pub(crate) meter: Meter,
 }
 
 /// Answers one request. `presence` keeps the server from going down while the connection lives.
@@ -104,10 +106,27 @@ async fn elsewhere(house: &Arc<House>, peer: IpAddr, request: Request<Incoming>)
         return with_type(StatusCode::OK, "text/plain; charset=utf-8", pages::robots().to_owned());
     }
     let below = path.strip_prefix(house.config.base_path.as_str()).unwrap_or_default();
+    // Who measures asks at the root of a port, too, unless told otherwise.
+    if path == METRICS || below == METRICS {
+        return metrics(house, request.method());
+    }
     let Some((site, below)) = below.strip_prefix('/').and_then(Site::from_path) else { return not_found() };
     let below = below.to_owned();
     let client = git::Client::new(client::address(peer, request.headers(), &house.config.trusted_proxies));
     git::route(house.git.clone(), client, site, below, request).await
+}
+
+/// The path of the measurements.
+const METRICS: &str = "/metrics";
+
+fn metrics(house: &House, method: &Method) -> Answer {
+    if !house.config.metrics {
+        return not_found();
+    }
+    match *method {
+        Method::GET | Method::HEAD => with_type(StatusCode::OK, meter::CONTENT_TYPE, house.meter.encode()),
+        _ => method_not_allowed("GET, HEAD, OPTIONS"),
+    }
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {

@@ -35,9 +35,10 @@ use super::routes::House;
 use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
 use crate::hands::librarian::LibraryDoor;
-use crate::hands::line::{Line, Offer};
+use crate::hands::line::Line;
 use crate::hands::live::LiveDoor;
 use crate::hands::mail::{Head, Letter, Postbox, SubKey, push_frame};
+use crate::hands::offer::Offer;
 use crate::hands::readers::{Job, ReadersDoor, ScanJob};
 
 /// How long a client may take to make room for what it asked for.
@@ -422,7 +423,7 @@ impl Session {
         };
         self.heard = self.rooms.clock.mono();
         self.unanswered += 1;
-        let offer = Offer { text: text.to_owned(), from: self.postbox.clone(), keys: self.keys.clone(), permit };
+        let offer = Offer::of_client(text.to_owned(), self.postbox.clone(), self.keys.clone(), permit);
         self.rooms.line.join(offer);
         Ok(())
     }

@@ -7,7 +7,8 @@ use grasp_core::registrar::Registrar;
 use grasp_core::registrar::io::{Found, Question, Told};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::purgatory::{Waiting, What};
-use grasp_core::repo::{Site, State};
+use grasp_core::repo::{Identifier, Site, State};
+use grasp_core::sync::io::{Followed, Seq};
 use grasp_core::time::Now;
 use grasp_git::refs::Refs;
 use grasp_store::{Batch, StoreError};
@@ -104,6 +105,24 @@ pub(crate) fn needed(registrar: &Registrar, txn: &Batch<'_>, sites: &[Site]) -> 
         }
     }
     Ok(Some(needed))
+}
+
+/// What sync should follow under a name.
+pub(crate) fn followed(
+    registrar: &Registrar,
+    txn: &Batch<'_>,
+    identifier: &Identifier,
+) -> Result<Vec<Followed>, StoreError> {
+    let mut problem = None;
+    let followed = registrar.followed(identifier, |id| match txn.seq_of(id) {
+        // One that is not there has not arrived.
+        Ok(seq) => seq.unwrap_or(Seq::MAX),
+        Err(found) => {
+            problem = Some(found);
+            Seq::MAX
+        }
+    });
+    problem.map_or(Ok(followed), Err)
 }
 
 /// What pages tell about a site.

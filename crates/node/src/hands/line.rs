@@ -3,19 +3,21 @@
 //! Signatures are checked by a pool, but the registrar meets events in order of arrival: a client may send an issue and a
 //! comment on it in one breath. So there is one queue; workers take what nobody has taken yet and put the result back in
 //! its place, and the writer takes finished ones from the front.
+//!
+//! What sync brings waits in a queue of its own, behind clients: it is checked when no client's offer is left to check,
+//! and has at most half of a batch while clients' offers are ready.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use grasp_core::limits;
-use grasp_core::nostr::reason::Refusal;
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, Verifier};
+use grasp_core::nostr::Verifier;
 use grasp_core::registrar::policy::Rules;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::mail::Postbox;
 use super::notes::Note;
+use super::offer::{Checked, Offer};
 use crate::clock::Clock;
 
 /// Units of the line's budget: every event takes at least eight, and one for each kilobyte beyond, so that neither many
@@ -26,33 +28,8 @@ const UNITS_EACH: usize = 8;
 /// How many events a worker takes at a time: few, so that both cores share a small burst.
 const CLAIM: usize = 8;
 
-/// An event that somebody offers.
-pub(crate) struct Offer {
-    /// The event's text as it was sent.
-    pub(crate) text: String,
-    /// Who waits for the answer.
-    pub(crate) from: Postbox,
-    /// Keys that the connection has shown to hold.
-    pub(crate) keys: Arc<[PublicKey]>,
-    /// The place in the line, given back with the answer.
-    pub(crate) permit: OwnedSemaphorePermit,
-}
-
-/// An offer whose text has been read and whose signature has been checked.
-pub(crate) struct Checked {
-    pub(crate) from: Postbox,
-    pub(crate) keys: Arc<[PublicKey]>,
-    pub(crate) result: Result<Arc<Signed>, Rejected>,
-    pub(crate) bytes: usize,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// An offer that need not be judged.
-pub(crate) struct Rejected {
-    /// The id, if the text claims one.
-    pub(crate) id: Option<EventId>,
-    pub(crate) why: Refusal,
-}
+/// How long notes that nobody waits for may wait for company, so that they never cause more than one commit in this time.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Slot {
     Waiting(Offer),
@@ -60,21 +37,98 @@ enum Slot {
     Done(Checked),
 }
 
+/// Offers in order of arrival.
 #[derive(Default)]
-struct Queue {
+struct Inbox {
     slots: VecDeque<Slot>,
     /// How many have left at the front, so that a taken slot is found again.
     left: u64,
     /// The first slot that may be waiting, counted like `left`.
     unclaimed: u64,
+}
+
+impl Inbox {
+    /// Takes a few offers that nobody has taken, with their places.
+    fn claim(&mut self) -> Vec<(u64, Offer)> {
+        let from = (self.unclaimed - self.left) as usize;
+        let end = self.slots.len().min(from + CLAIM);
+        let mut claimed = Vec::with_capacity(end - from);
+        for place in from..end {
+            if let Slot::Waiting(offer) = std::mem::replace(&mut self.slots[place], Slot::Taken) {
+                claimed.push((self.left + place as u64, offer));
+            }
+        }
+        self.unclaimed = self.left + end as u64;
+        claimed
+    }
+
+    /// Puts a checked offer back in its place.
+    fn put(&mut self, place: u64, done: Checked) {
+        self.slots[(place - self.left) as usize] = Slot::Done(done);
+    }
+
+    /// Whether there is something to take.
+    fn is_ready(&self) -> bool {
+        matches!(self.slots.front(), Some(Slot::Done(_)))
+    }
+
+    /// Takes what is finished at the front, as long as there are fewer than so many events and bytes.
+    fn take(&mut self, events: usize, bytes: usize) -> Vec<Checked> {
+        let mut taken = Vec::new();
+        let mut size = 0;
+        while taken.len() < events && size < bytes && self.is_ready() {
+            if let Some(Slot::Done(checked)) = self.slots.pop_front() {
+                self.left += 1;
+                size += checked.bytes;
+                taken.push(checked);
+            }
+        }
+        taken
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    clients: Inbox,
+    relays: Inbox,
     /// What others than clients have to say. It does not wait for signatures.
     notes: Vec<Note>,
+    /// What need not be heard at once, and when it has waited long enough.
+    patient: Vec<Note>,
+    patient_until: Option<Instant>,
     /// No more offers come; workers end when nothing is left to check.
     closed: bool,
 }
 
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.clients.slots.is_empty() && self.relays.slots.is_empty()
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.notes.is_empty() || self.clients.is_ready() || self.relays.is_ready()
+    }
+
+    fn take(&mut self) -> Taken {
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.append(&mut self.patient);
+        self.patient_until = None;
+        let share = if self.clients.is_ready() { 2 } else { 1 };
+        let mut relays = self.relays.take(limits::MAX_BATCH_EVENTS / share, limits::MAX_BATCH_BYTES / share);
+        relays.sort_by_key(Checked::rank);
+        let bytes: usize = relays.iter().map(|checked| checked.bytes).sum();
+        let mut batch = self
+            .clients
+            .take(limits::MAX_BATCH_EVENTS.saturating_sub(relays.len()), limits::MAX_BATCH_BYTES.saturating_sub(bytes));
+        batch.append(&mut relays);
+        Taken { batch, notes }
+    }
+}
+
 /// What the writer takes at a time.
 pub(crate) struct Taken {
+    /// Clients' offers in order of arrival, then what relays brought: announcements, states, what others answer to, the
+    /// rest.
     pub(crate) batch: Vec<Checked>,
     pub(crate) notes: Vec<Note>,
 }
@@ -97,24 +151,34 @@ impl Line {
         })
     }
 
-    /// Waits for a place for a text of this size. `None` when the server is going down.
+    /// Waits for a place for a client's text of this size. `None` when the server is going down.
     pub(crate) async fn place(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let units = (bytes / UNIT_BYTES).clamp(UNITS_EACH, limits::MAX_MESSAGE_BYTES / UNIT_BYTES);
         self.budget.clone().acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()
     }
 
-    /// Joins the line.
+    /// Joins the line. Never waits: whoever offers something has a place already.
     pub(crate) fn join(&self, offer: Offer) {
         let mut queue = self.lock();
         if !queue.closed {
-            queue.slots.push_back(Slot::Waiting(offer));
+            let inbox = if offer.is_of_relay() { &mut queue.relays } else { &mut queue.clients };
+            inbox.slots.push_back(Slot::Waiting(offer));
             self.work.notify_one();
         }
     }
 
     /// Tells the writer something. Whoever does so waits for an answer or has a place elsewhere, which bounds them.
     pub(crate) fn post(&self, note: Note) {
-        self.lock().notes.push(note);
+        let mut queue = self.lock();
+        if note.is_patient() {
+            queue.patient.push(note);
+            if queue.patient_until.is_some() {
+                return;
+            }
+            queue.patient_until = Some(Instant::now() + PATIENCE);
+        } else {
+            queue.notes.push(note);
+        }
         self.ready.notify_one();
     }
 
@@ -129,37 +193,35 @@ impl Line {
     /// A worker's life: until the line is closed and empty.
     pub(crate) fn check(&self, rules: &Rules, clock: Clock) {
         let mut verifier = Verifier::default();
-        let mut claimed = Vec::with_capacity(CLAIM);
-        while self.claim(&mut claimed) {
+        while let Some((claimed, of_relays)) = self.claim() {
             let checked: Vec<(u64, Checked)> =
-                claimed.drain(..).map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
+                claimed.into_iter().map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
             let mut queue = self.lock();
-            let left = queue.left;
+            let inbox = if of_relays { &mut queue.relays } else { &mut queue.clients };
             for (place, done) in checked {
-                queue.slots[(place - left) as usize] = Slot::Done(done);
+                inbox.put(place, done);
             }
-            if matches!(queue.slots.front(), Some(Slot::Done(_))) {
+            if inbox.is_ready() {
                 self.ready.notify_one();
             }
         }
     }
 
-    fn claim(&self, claimed: &mut Vec<(u64, Offer)>) -> bool {
+    /// Takes a few offers to check, clients' first, and says whether they are relays'. `None` when the line is closed and
+    /// nothing is left to check.
+    fn claim(&self) -> Option<(Vec<(u64, Offer)>, bool)> {
         let mut queue = self.lock();
         loop {
-            let from = (queue.unclaimed - queue.left) as usize;
-            let end = queue.slots.len().min(from + CLAIM);
-            for place in from..end {
-                if let Slot::Waiting(offer) = std::mem::replace(&mut queue.slots[place], Slot::Taken) {
-                    claimed.push((queue.left + place as u64, offer));
-                }
+            let clients = queue.clients.claim();
+            if !clients.is_empty() {
+                return Some((clients, false));
             }
-            queue.unclaimed = queue.left + end as u64;
-            if !claimed.is_empty() {
-                return true;
+            let relays = queue.relays.claim();
+            if !relays.is_empty() {
+                return Some((relays, true));
             }
             if queue.closed {
-                return false;
+                return None;
             }
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -170,12 +232,13 @@ impl Line {
     /// empty and the writer expects no more notes.
     pub(crate) fn take(&self, until: Option<Instant>, gather: Option<Duration>, expecting: bool) -> Option<Taken> {
         let mut queue = self.lock();
-        while queue.notes.is_empty() && !matches!(queue.slots.front(), Some(Slot::Done(_))) {
-            if queue.closed && queue.slots.is_empty() && !expecting {
-                return None;
+        while !queue.is_ready() {
+            if queue.closed && queue.is_empty() && !expecting {
+                return if queue.patient.is_empty() { None } else { Some(queue.take()) };
             }
+            let until = until.into_iter().chain(queue.patient_until).min();
             match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => return Some(Taken { batch: Vec::new(), notes: Vec::new() }),
+                Some(Duration::ZERO) => return Some(queue.take()),
                 Some(left) => queue = self.ready.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
                 None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
@@ -186,24 +249,7 @@ impl Line {
             std::thread::sleep(gather);
             queue = self.lock();
         }
-        let notes = std::mem::take(&mut queue.notes);
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        while batch.len() < limits::MAX_BATCH_EVENTS && bytes < limits::MAX_BATCH_BYTES {
-            match queue.slots.pop_front() {
-                Some(Slot::Done(checked)) => {
-                    queue.left += 1;
-                    bytes += checked.bytes;
-                    batch.push(checked);
-                }
-                Some(unfinished) => {
-                    queue.slots.push_front(unfinished);
-                    break;
-                }
-                None => break,
-            }
-        }
-        Some(Taken { batch, notes })
+        Some(queue.take())
     }
 
     /// Whether no more offers are taken.
@@ -230,20 +276,5 @@ impl Line {
     }
 }
 
-impl Offer {
-    fn check(self, verifier: &mut Verifier, rules: &Rules, clock: Clock) -> Checked {
-        let bytes = self.text.len();
-        let result = read(&self.text, verifier, rules, clock);
-        Checked { from: self.from, keys: self.keys, result, bytes, _permit: self.permit }
-    }
-}
-
-fn read(text: &str, verifier: &mut Verifier, rules: &Rules, clock: Clock) -> Result<Arc<Signed>, Rejected> {
-    let event =
-        Event::parse(text).map_err(|why| Rejected { id: Event::claimed_id(text), why: Refusal::Malformed(why) })?;
-    let id = Some(event.id);
-    if let Some(why) = rules.precheck(&event, text.len(), clock.wall()) {
-        return Err(Rejected { id, why });
-    }
-    verifier.check(event).map(Arc::new).map_err(|why| Rejected { id, why: Refusal::Forged(why) })
-}
+#[cfg(test)]
+mod tests;

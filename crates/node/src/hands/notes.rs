@@ -9,6 +9,7 @@ use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
+use grasp_core::sync::io::{Row, RowKey};
 use grasp_git::keeper::Carried;
 use grasp_git::receive::Incoming;
 use tokio::sync::oneshot;
@@ -29,6 +30,16 @@ pub(crate) enum Note {
     View(Site, oneshot::Sender<SiteView>),
     /// Which events need objects at some sites? Nothing is the answer if they are too many to be told.
     Needs(Vec<Site>, crossbeam_channel::Sender<Option<Needed>>),
+    /// Sync wants rows written down and others forgotten. It is told nothing of it, and nothing is lost with them that
+    /// could not be found out again.
+    Remember(Vec<Row>, Vec<RowKey>),
+}
+
+impl Note {
+    /// Whether nobody waits for it, so that it may wait for company.
+    pub(super) fn is_patient(&self) -> bool {
+        matches!(self, Self::Remember(..))
+    }
 }
 
 /// A push whose packs have been checked.

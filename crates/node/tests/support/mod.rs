@@ -137,6 +137,8 @@ impl Drop for Server {
 pub fn command(folder: &Path, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_graspd"));
     command.current_dir(folder).env_clear().env("NGIT_BIND_ADDRESS", "127.0.0.1:0").env("NGIT_LOG_LEVEL", "warn");
+    // Nothing leaves loopback: only tests of sync turn it on.
+    command.env("NGIT_SYNC_ENABLE", "false");
     for (name, value) in settings {
         let prefix = if name.starts_with("GRASPD_") { "" } else { "NGIT_" };
         command.env(format!("{prefix}{name}"), value);

@@ -1,38 +1,38 @@
 //! The driver of the registrar: one thread, one transaction per batch, answers after the commit.
 
-use std::collections::{BTreeSet, HashMap};
+mod hearing;
+mod settled;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::limits;
 use grasp_core::machine::Machine;
-use grasp_core::nostr::message;
-use grasp_core::nostr::reason::{Refusal, Verdict};
-use grasp_core::nostr::{EventId, Signed};
+use grasp_core::nostr::reason::Refusal;
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Output, PushId, Source, Submission, Ticket};
-use grasp_core::registrar::order::{Order, OrderId, Outcome, Parcel};
+use grasp_core::registrar::io::{Input, PushId};
+use grasp_core::registrar::order::OrderId;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::push::{Permit, PushRefusal};
-use grasp_core::repo::{RepoId, Site};
-use grasp_core::time::{Now, Timestamp};
-use grasp_git::crash;
+use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::time::Timestamp;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;
-use grasp_git::refs::Refs;
-use grasp_store::{Batch, Store, StoreError};
+use grasp_store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
 use super::directory::Directory;
 use super::facts;
 use super::git_room::GitRoom;
-use super::line::{Checked, Line, Rejected, Taken};
+use super::line::{Line, Taken};
 use super::live::LiveDoor;
-use super::mail::Letter;
 use super::maintenance::MaintenanceDoor;
-use super::notes::{Needed, Note, SiteView};
+use super::notes::Note;
+use super::sync_post::{SyncMail, SyncPost};
 use crate::clock::Clock;
+use crate::meter::Meter;
+use settled::Settled;
 
 /// How long a commit that directly follows another waits for company.
 const GATHER: Duration = Duration::from_millis(2);
@@ -57,6 +57,8 @@ pub(crate) struct Desk {
     pub(crate) layout: Arc<Layout>,
     pub(crate) room: GitRoom,
     pub(crate) maintenance: MaintenanceDoor,
+    pub(crate) sync: Arc<SyncPost>,
+    pub(crate) meter: Meter,
 }
 
 /// A push whose packs the desk has.
@@ -92,6 +94,7 @@ impl Desk {
     /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
     pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
         let mut ready = ReadyDesk { state: self.boot()?, desk: self };
+        ready.desk.tell_sync(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
         while ready.state.begins || !ready.state.registrar.is_idle() {
             let notes = if ready.state.begins { Vec::new() } else { ready.desk.line.take_notes(repaired) };
@@ -138,6 +141,22 @@ impl Desk {
         })
     }
 
+    /// Tells sync of everything that is followed. After a failure there is no need to: what it was told last is what is so.
+    fn tell_sync(&self, state: &State) -> Result<(), StoreError> {
+        let txn = self.store.begin()?;
+        let names: BTreeSet<Identifier> =
+            state.registrar.catalog().repositories().map(|(repo, _)| repo.identifier).collect();
+        let mut interest = BTreeMap::new();
+        for name in names {
+            let followed = facts::followed(&state.registrar, &txn, &name)?;
+            if !followed.is_empty() {
+                interest.insert(name, followed);
+            }
+        }
+        self.sync.send(SyncMail { interest, judged: Vec::new() }, self.store.last_seq());
+        Ok(())
+    }
+
     /// Shows the doors whether a repository is open.
     fn host(&self, registrar: &Registrar, repo: &RepoId) {
         self.directory.host(repo, registrar.hosted(repo).map(|hosted| (hosted.place, hosted.lenders)));
@@ -155,7 +174,7 @@ impl Desk {
             // of work that is under way.
             let too_early = state.not_before.is_some_and(|not_before| Instant::now() < not_before);
             if too_early || !state.orders.is_empty() {
-                return refuse(batch, &Refusal::StoreFailed);
+                return self.refuse(batch, &Refusal::StoreFailed);
             }
         }
         let outcome = self
@@ -189,7 +208,7 @@ impl Desk {
                 } else {
                     self.put_off(state, unheard)
                 }
-                refuse(batch, &refusal);
+                self.refuse(batch, &refusal);
             }
         }
     }
@@ -245,184 +264,6 @@ impl Desk {
         }
         Ok(())
     }
-
-    fn settle(&self, state: &mut State, batch: &[Checked], settled: &mut Settled) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        let mut txn = self.store.begin()?;
-        state.stale = true;
-        let mut hearing = Hearing { desk: self, registrar: &mut state.registrar, txn: &mut txn, now, settled };
-        if std::mem::take(&mut state.begins) {
-            hearing.tell(Input::Ready)?;
-        }
-        hearing.registrar.wake(now);
-        hearing.drain()?;
-        for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
-            hearing.tell(Input::Expired(summary))?;
-        }
-        // One at a time, so that those behind one that fails are not lost.
-        hearing.settled.unheard.reverse();
-        while let Some(note) = hearing.settled.unheard.pop() {
-            let input = match note {
-                Note::Ask(push, reply) => {
-                    state.asked.insert(push.id, reply);
-                    Input::PushAsked(push)
-                }
-                Note::Arrived(arrived) => {
-                    let super::notes::Arrived { arrival, packs, reply } = *arrived;
-                    state.arrived.insert(arrival.push.id, Arrived { packs, reply });
-                    Input::PushArrived(arrival)
-                }
-                Note::Ended(push) => Input::PushEnded(push),
-                Note::Ordered(order, carried) => {
-                    state.orders.remove(&order.id);
-                    let exists = carried.outcome != Outcome::Retired;
-                    let refs = carried.refs.into_iter();
-                    hearing.settled.refs.extend(refs.map(|(site, refs)| {
-                        let exists = exists || site != order.site;
-                        (site, refs, exists)
-                    }));
-                    hearing.settled.unpinned.push(order.site);
-                    Input::Ordered(order.id, carried.outcome)
-                }
-                Note::View(site, reply) => {
-                    let view = facts::view(hearing.registrar, hearing.txn, now, &site)?;
-                    hearing.settled.views.push((reply, view));
-                    continue;
-                }
-                Note::Needs(sites, reply) => {
-                    let needed = facts::needed(hearing.registrar, hearing.txn, &sites)?;
-                    hearing.settled.needed.push((reply, needed));
-                    continue;
-                }
-            };
-            hearing.tell(input)?;
-        }
-        for (nth, checked) in batch.iter().enumerate() {
-            let Ok(event) = &checked.result else { continue };
-            let facts = hearing.txn.facts(event, hearing.registrar.rules().questions(event))?;
-            hearing.tell(Input::Submitted(Submission {
-                ticket: Ticket(nth as u64),
-                event: event.clone(),
-                source: Source::Client(checked.keys.to_vec()),
-                facts,
-            }))?;
-        }
-        hearing.settled.purging = hearing.txn.purge()?;
-        for summary in hearing.txn.take_removed_pulls() {
-            hearing.tell(Input::Purged(summary))?;
-        }
-        settled.next_expiry = txn.next_expiry()?;
-        crash::point("desk.commit");
-        txn.commit()?;
-        crash::point("desk.committed");
-        state.stale = false;
-        Ok(())
-    }
-
-    /// After the commit: show, answer, ring the live bell, order.
-    fn act(&self, state: &mut State, batch: Vec<Checked>, settled: Settled) {
-        for repo in &settled.hosting {
-            self.host(&state.registrar, repo);
-        }
-        for (site, refs, exists) in settled.refs {
-            self.directory.publish(&site, refs, exists);
-        }
-        for site in &settled.unpinned {
-            self.directory.unpin(site);
-            self.maintenance.worked_on(site);
-        }
-        self.live.ring();
-        for event in settled.passed {
-            self.live.pass(event);
-        }
-        crash::point("desk.shown");
-        for (checked, verdict) in batch.into_iter().zip(settled.verdicts) {
-            checked.from.send(match (checked.result, verdict) {
-                (Ok(event), Some(verdict)) => answer(event.id, &verdict),
-                (Ok(event), None) => answer(event.id, &Verdict::Refuse(Refusal::StoreFailed)),
-                (Err(rejected), _) => rejected.answer(),
-            });
-        }
-        // Whoever asked may have gone; then nobody hears the answer.
-        for (push, result) in settled.permits {
-            let _ = state.asked.remove(&push).map(|reply| reply.send(result));
-        }
-        for (push, result) in settled.done {
-            if let Some(arrived) = state.arrived.remove(&push) {
-                let _ = arrived.reply.send(result);
-                self.room.drop_packs(arrived.packs);
-            }
-        }
-        for (reply, needed) in settled.needed {
-            let _ = reply.send(needed);
-        }
-        for (reply, view) in settled.views {
-            let _ = reply.send(view);
-        }
-        crash::point("desk.answered");
-        for order in settled.orders {
-            if let Err(problem) = self.directory.pin(&order.site) {
-                warn!(site = %order.site, %problem, "cannot read the refs of a repository");
-            }
-            // Going down: what is to be done is written down and will be done after the next start.
-            if self.line.is_closed() {
-                continue;
-            }
-            state.orders.insert(order.id, order.site.clone());
-            self.room.carry_out(order);
-        }
-        self.room.discard(settled.discards);
-    }
-}
-
-fn cannot_write() -> PushRefusal {
-    PushRefusal::Failed("the store cannot write".to_owned())
-}
-
-/// A transaction in which the registrar is told facts and heard out.
-struct Hearing<'h, 's> {
-    desk: &'h Desk,
-    registrar: &'h mut Registrar,
-    txn: &'h mut Batch<'s>,
-    now: Now,
-    settled: &'h mut Settled,
-}
-
-impl Hearing<'_, '_> {
-    fn tell(&mut self, input: Input) -> Result<(), StoreError> {
-        self.registrar.handle(self.now, input);
-        self.drain()
-    }
-
-    fn drain(&mut self) -> Result<(), StoreError> {
-        while let Some(output) = self.registrar.poll() {
-            let settled = &mut *self.settled;
-            match output {
-                Output::Write(write) => self.txn.write(&write)?,
-                Output::Reply(Ticket(nth), verdict) => {
-                    if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
-                        *slot = Some(verdict);
-                    }
-                }
-                Output::Pass(event) => settled.passed.push(event),
-                Output::Ask(question) => {
-                    let known = settled.refs.iter().rev().find(|(site, _, _)| *site == question.site);
-                    let known = known.map(|(_, refs, exists)| (refs, *exists));
-                    let rules = self.registrar.rules();
-                    let told = facts::told(rules, self.txn, &self.desk.directory, &question, known)?;
-                    self.registrar.handle(self.now, Input::Told(told));
-                }
-                Output::Permit(push, result) => settled.permits.push((push, result)),
-                Output::PushDone(push, result) => settled.done.push((push, result)),
-                Output::Order(order) => settled.orders.push(order),
-                Output::Discard(parcel) => settled.discards.push(parcel),
-                Output::Hosting(repo) => drop(settled.hosting.insert(repo)),
-                // The rooms that hear these (sync, hunt) do not exist yet.
-                Output::Interest(_) | Output::Quarry(_) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A desk whose registrar knows everything that the store has.
@@ -463,68 +304,9 @@ impl ReadyDesk {
     }
 }
 
-/// What a batch leads to once it is on disk.
-struct Settled {
-    verdicts: Vec<Option<Verdict>>,
-    passed: Vec<Arc<Signed>>,
-    next_expiry: Option<Timestamp>,
-    purging: bool,
-    /// Notes that were not heard because something failed before.
-    unheard: Vec<Note>,
-    permits: Vec<(PushId, Result<Permit, PushRefusal>)>,
-    done: Vec<(PushId, Result<(), PushRefusal>)>,
-    orders: Vec<Order>,
-    discards: Vec<Parcel>,
-    hosting: BTreeSet<RepoId>,
-    /// Refs that have changed on disk and may be seen after the commit.
-    refs: Vec<(Site, Refs, bool)>,
-    unpinned: Vec<Site>,
-    views: Vec<(oneshot::Sender<SiteView>, SiteView)>,
-    needed: Vec<(crossbeam_channel::Sender<Option<Needed>>, Option<Needed>)>,
+fn cannot_write() -> PushRefusal {
+    PushRefusal::Failed("the store cannot write".to_owned())
 }
 
-impl Settled {
-    fn new(events: usize) -> Self {
-        Self {
-            verdicts: vec![None; events],
-            passed: Vec::new(),
-            next_expiry: None,
-            purging: false,
-            unheard: Vec::new(),
-            permits: Vec::new(),
-            done: Vec::new(),
-            orders: Vec::new(),
-            discards: Vec::new(),
-            hosting: BTreeSet::new(),
-            refs: Vec::new(),
-            unpinned: Vec::new(),
-            views: Vec::new(),
-            needed: Vec::new(),
-        }
-    }
-}
-
-/// Answers a batch of which nothing was stored. What was no event stays none.
-fn refuse(batch: Vec<Checked>, why: &Refusal) {
-    for checked in batch {
-        checked.from.send(match checked.result {
-            Ok(event) => answer(event.id, &Verdict::Refuse(why.clone())),
-            Err(rejected) => rejected.answer(),
-        });
-    }
-}
-
-impl Rejected {
-    fn answer(self) -> Letter {
-        match self.id {
-            Some(id) => answer(id, &Verdict::Refuse(self.why)),
-            None => Letter::Answer { text: message::notice(&self.why.to_string()), challenge: false },
-        }
-    }
-}
-
-fn answer(id: EventId, verdict: &Verdict) -> Letter {
-    let (accepted, text) = verdict.answer();
-    let challenge = *verdict == Verdict::Refuse(Refusal::Protected);
-    Letter::Answer { text: message::ok(id, accepted, &text), challenge }
-}
+#[cfg(test)]
+mod tests;

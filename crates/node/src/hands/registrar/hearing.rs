@@ -1,0 +1,153 @@
+//! A transaction in which the registrar is told facts and heard out.
+
+use grasp_core::limits;
+use grasp_core::machine::Machine;
+use grasp_core::registrar::Registrar;
+use grasp_core::registrar::io::{Input, Output, Submission, Ticket};
+use grasp_core::registrar::order::Outcome;
+use grasp_core::time::Now;
+use grasp_git::crash;
+use grasp_store::{Batch, StoreError};
+
+use super::settled::Settled;
+use super::{Arrived, Desk, State};
+use crate::hands::facts;
+use crate::hands::notes::{self, Note};
+use crate::hands::offer::Checked;
+
+impl Desk {
+    /// Tells the registrar all that there is to tell and does what it wants done, inside one transaction.
+    pub(super) fn settle(&self, state: &mut State, batch: &[Checked], settled: &mut Settled) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut txn = self.store.begin()?;
+        state.stale = true;
+        let mut hearing = Hearing { desk: self, registrar: &mut state.registrar, txn: &mut txn, now, settled };
+        if std::mem::take(&mut state.begins) {
+            hearing.tell(Input::Ready)?;
+        }
+        hearing.registrar.wake(now);
+        hearing.drain()?;
+        for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
+            hearing.tell(Input::Expired(summary))?;
+        }
+        // One at a time, so that those behind one that fails are not lost.
+        hearing.settled.unheard.reverse();
+        while let Some(note) = hearing.settled.unheard.pop() {
+            let input = match note {
+                Note::Ask(push, reply) => {
+                    state.asked.insert(push.id, reply);
+                    Input::PushAsked(push)
+                }
+                Note::Arrived(arrived) => {
+                    let notes::Arrived { arrival, packs, reply } = *arrived;
+                    state.arrived.insert(arrival.push.id, Arrived { packs, reply });
+                    Input::PushArrived(arrival)
+                }
+                Note::Ended(push) => Input::PushEnded(push),
+                Note::Ordered(order, carried) => {
+                    state.orders.remove(&order.id);
+                    let exists = carried.outcome != Outcome::Retired;
+                    let refs = carried.refs.into_iter();
+                    hearing.settled.refs.extend(refs.map(|(site, refs)| {
+                        let exists = exists || site != order.site;
+                        (site, refs, exists)
+                    }));
+                    hearing.settled.unpinned.push(order.site);
+                    Input::Ordered(order.id, carried.outcome)
+                }
+                Note::View(site, reply) => {
+                    let view = facts::view(hearing.registrar, hearing.txn, now, &site)?;
+                    hearing.settled.views.push((reply, view));
+                    continue;
+                }
+                Note::Remember(rows, keys) => {
+                    for row in &rows {
+                        hearing.txn.remember(row)?;
+                    }
+                    for key in &keys {
+                        hearing.txn.forget(key)?;
+                    }
+                    continue;
+                }
+                Note::Needs(sites, reply) => {
+                    let needed = facts::needed(hearing.registrar, hearing.txn, &sites)?;
+                    hearing.settled.needed.push((reply, needed));
+                    continue;
+                }
+            };
+            hearing.tell(input)?;
+        }
+        for (nth, checked) in batch.iter().enumerate() {
+            let Ok(event) = &checked.result else { continue };
+            let facts = hearing.txn.facts(event, hearing.registrar.rules().questions(event))?;
+            hearing.tell(Input::Submitted(Submission {
+                ticket: Ticket(nth as u64),
+                event: event.clone(),
+                source: checked.from.source(),
+                facts,
+            }))?;
+        }
+        hearing.settled.purging = hearing.txn.purge()?;
+        for summary in hearing.txn.take_removed_pulls() {
+            hearing.tell(Input::Purged(summary))?;
+        }
+        // Bells have rung; what they mean is found out once, when all has been said.
+        for identifier in std::mem::take(&mut settled.interest) {
+            let followed = facts::followed(&state.registrar, &txn, &identifier)?;
+            settled.followed.insert(identifier, followed);
+        }
+        settled.next_expiry = txn.next_expiry()?;
+        crash::point("desk.commit");
+        txn.commit()?;
+        crash::point("desk.committed");
+        state.stale = false;
+        Ok(())
+    }
+}
+
+/// A transaction in which the registrar is told facts and heard out.
+struct Hearing<'h, 's> {
+    desk: &'h Desk,
+    registrar: &'h mut Registrar,
+    txn: &'h mut Batch<'s>,
+    now: Now,
+    settled: &'h mut Settled,
+}
+
+impl Hearing<'_, '_> {
+    fn tell(&mut self, input: Input) -> Result<(), StoreError> {
+        self.registrar.handle(self.now, input);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Result<(), StoreError> {
+        while let Some(output) = self.registrar.poll() {
+            let settled = &mut *self.settled;
+            match output {
+                Output::Write(write) => self.txn.write(&write)?,
+                Output::Reply(Ticket(nth), verdict) => {
+                    if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
+                        *slot = Some(verdict);
+                    }
+                }
+                Output::Pass(event) => settled.passed.push(event),
+                Output::Ask(question) => {
+                    let known = settled.refs.iter().rev().find(|(site, _, _)| *site == question.site);
+                    let known = known.map(|(_, refs, exists)| (refs, *exists));
+                    let rules = self.registrar.rules();
+                    let told = facts::told(rules, self.txn, &self.desk.directory, &question, known)?;
+                    self.registrar.handle(self.now, Input::Told(told));
+                }
+                Output::Permit(push, result) => settled.permits.push((push, result)),
+                Output::PushDone(push, result) => settled.done.push((push, result)),
+                Output::Order(order) => settled.orders.push(order),
+                Output::Discard(parcel) => settled.discards.push(parcel),
+                Output::Hosting(repo) => drop(settled.hosting.insert(repo)),
+                Output::Interest(identifier) => drop(settled.interest.insert(identifier)),
+                // The room that hears this (hunt) does not exist yet.
+                Output::Quarry(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,368 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use grasp_core::nostr::reason::Refusal;
+use grasp_core::sync::io::Loss;
+use grasp_core::sync::link::Status;
+use grasp_core::sync::peer::{Learned, Totals};
+
+use super::super::Meter;
+use super::*;
+
+fn url(nth: usize) -> RelayUrl {
+    RelayUrl::parse(&format!("wss://r{nth:03}.example")).expect("a relay")
+}
+
+fn link(nth: usize, repositories: usize) -> LinkView {
+    LinkView {
+        url: url(nth),
+        status: Status::Connected,
+        health: health::Status::Healthy,
+        failures: 0,
+        repositories,
+        covered: 0,
+        held: 0,
+        subscriptions: (3, 2),
+        filters: 0,
+        polled: 0,
+        wide: false,
+        queued: 0,
+        dial_in_millis: None,
+        quiet_secs: None,
+        owed: 0,
+        complete_at: None,
+        heard_at: None,
+        full_in_secs: 0,
+        daily: false,
+        learned: Learned::default(),
+        totals: Totals::default(),
+        paused: false,
+        is_self: false,
+        bootstrap: false,
+    }
+}
+
+fn show(meter: &Meter, links: Vec<LinkView>) {
+    meter.sync().view(&View { links, ..View::default() });
+}
+
+/// Every series and its value.
+fn series(meter: &Meter) -> BTreeMap<String, String> {
+    let text = meter.encode();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let mut series = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').expect("a value");
+        assert!(series.insert(name.to_owned(), value.to_owned()).is_none(), "{name} is there twice");
+    }
+    series
+}
+
+fn value(meter: &Meter, name: &str) -> Option<String> {
+    series(meter).get(name).cloned()
+}
+
+/// All values of the label `relay`.
+fn labels(meter: &Meter) -> BTreeSet<String> {
+    let names = series(meter).into_keys();
+    names.filter_map(|name| Some(name.split_once("relay=\"")?.1.split_once('"')?.0.to_owned())).collect()
+}
+
+fn notes(nth: usize) -> Vec<Note> {
+    vec![
+        Note::Connected(url(nth), Reconnect::Quick),
+        Note::Failed { relay: url(nth), loss: Loss::Unreachable, failures: 1, backoff_millis: 5_000 },
+        Note::RateLimited(url(nth), String::new(), 65),
+        Note::Parked(url(nth), String::new()),
+        Note::Gaps { relay: url(nth), via: Via::CatchUp, count: 7, examples: Vec::new() },
+    ]
+}
+
+#[test]
+fn every_name_is_declared_once() {
+    let meter = Meter::new();
+    let text = meter.encode();
+    for (name, kind) in [
+        ("ngit_sync_relay_connected", "gauge"),
+        ("ngit_sync_relay_status", "gauge"),
+        ("ngit_sync_relay_failures", "gauge"),
+        ("ngit_sync_connection_attempts", "counter"),
+        ("ngit_sync_events_synced", "counter"),
+        ("ngit_sync_events", "counter"),
+        ("ngit_sync_gap_events", "counter"),
+        ("ngit_sync_relays_tracked_total", "gauge"),
+        ("ngit_sync_relays_connected_total", "gauge"),
+        ("ngit_sync_relays_dead_total", "gauge"),
+        ("ngit_sync_reconnects", "counter"),
+        ("ngit_sync_rejected_hot_cache_current", "gauge"),
+        ("ngit_sync_rejected_cold_index_current", "gauge"),
+        ("ngit_sync_peer_uptime_ratio", "gauge"),
+        ("ngit_sync_peer_coverage_ratio", "gauge"),
+        ("ngit_sync_peer_events_received", "counter"),
+        ("ngit_sync_subscriptions", "gauge"),
+        ("ngit_sync_in_flight", "gauge"),
+        ("ngit_sync_rate_limited", "counter"),
+        ("ngit_sync_policy_refusals", "counter"),
+        ("ngit_sync_judged", "counter"),
+    ] {
+        let line = format!("# TYPE {name} {kind}\n");
+        assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
+        assert_eq!(text.matches(&format!("# HELP {name} ")).count(), 1, "{name}");
+    }
+    assert_eq!(text.matches("# TYPE ngit_sync_").count(), 21, "{text}");
+    assert!(!text.contains("_total_total"), "{text}");
+}
+
+#[test]
+fn what_has_few_labels_begins_at_zero() {
+    let meter = Meter::new();
+    let zeros: Vec<_> = series(&meter).into_iter().filter(|(_, value)| value == "0").map(|(name, _)| name).collect();
+    for name in [
+        r#"ngit_sync_events_total{source="direct"}"#,
+        r#"ngit_sync_events_total{source="live"}"#,
+        r#"ngit_sync_events_total{source="catchup"}"#,
+        r#"ngit_sync_events_total{source="daily"}"#,
+        r#"ngit_sync_reconnects_total{kind="fresh"}"#,
+        r#"ngit_sync_reconnects_total{kind="quick"}"#,
+        r#"ngit_sync_reconnects_total{kind="long"}"#,
+        r#"ngit_sync_judged_total{verdict="stored"}"#,
+        r#"ngit_sync_judged_total{verdict="held"}"#,
+        r#"ngit_sync_judged_total{verdict="known"}"#,
+        r#"ngit_sync_judged_total{verdict="refused"}"#,
+        r#"ngit_sync_judged_total{verdict="forged"}"#,
+        "ngit_sync_events_synced_total",
+        "ngit_sync_relays_tracked_total",
+        "ngit_sync_relays_connected_total",
+        "ngit_sync_relays_dead_total",
+        "ngit_sync_rejected_hot_cache_current",
+        "ngit_sync_rejected_cold_index_current",
+        "ngit_sync_in_flight",
+    ] {
+        assert!(zeros.contains(&name.to_owned()), "{name} is not in {zeros:?}");
+    }
+    assert_eq!(zeros.len(), 19);
+    assert_eq!(labels(&meter), BTreeSet::new());
+}
+
+#[test]
+fn a_view_sets_every_gauge() {
+    let meter = Meter::new();
+    let mut dead = link(2, 1);
+    dead.status = Status::Disconnected;
+    dead.health = health::Status::Dead;
+    dead.failures = 31;
+    let mut good = link(1, 1);
+    good.status = Status::Syncing;
+    good.totals = Totals { up_secs: 30, down_secs: 10, received: 5, compared: 8, shared: 6, ..Totals::default() };
+    meter.sync().view(&View { links: vec![good, dead], repositories: 1, in_flight: 4, refused: (9, 2) });
+    for (name, wanted) in [
+        (r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#, Some("2")),
+        (r#"ngit_sync_relay_connected{relay="wss://r002.example"}"#, Some("0")),
+        (r#"ngit_sync_relay_status{relay="wss://r001.example"}"#, Some("1")),
+        (r#"ngit_sync_relay_status{relay="wss://r002.example"}"#, Some("4")),
+        (r#"ngit_sync_relay_failures{relay="wss://r002.example"}"#, Some("31")),
+        (r#"ngit_sync_peer_uptime_ratio{relay="wss://r001.example"}"#, Some("0.75")),
+        (r#"ngit_sync_peer_uptime_ratio{relay="wss://r002.example"}"#, None),
+        (r#"ngit_sync_peer_coverage_ratio{relay="wss://r001.example"}"#, Some("0.75")),
+        (r#"ngit_sync_peer_coverage_ratio{relay="wss://r002.example"}"#, None),
+        (r#"ngit_sync_peer_events_received_total{relay="wss://r001.example"}"#, Some("5")),
+        (r#"ngit_sync_subscriptions{relay="wss://r001.example",kind="live"}"#, Some("3")),
+        (r#"ngit_sync_subscriptions{relay="wss://r001.example",kind="request"}"#, Some("2")),
+        ("ngit_sync_relays_tracked_total", Some("2")),
+        ("ngit_sync_relays_connected_total", Some("1")),
+        ("ngit_sync_relays_dead_total", Some("1")),
+        ("ngit_sync_rejected_cold_index_current", Some("9")),
+        ("ngit_sync_rejected_hot_cache_current", Some("2")),
+        ("ngit_sync_in_flight", Some("4")),
+    ] {
+        assert_eq!(value(&meter, name).as_deref(), wanted, "{name}");
+    }
+}
+
+#[test]
+fn connections_and_health_are_counted_by_the_numbers_of_the_promise() {
+    let meter = Meter::new();
+    let states = [
+        (Status::Disconnected, "0"),
+        (Status::Connecting, "1"),
+        (Status::Syncing, "2"),
+        (Status::Connected, "3"),
+        (Status::ConnectedHistoricSyncFailures, "4"),
+    ];
+    let healths = [
+        (health::Status::Healthy, "1"),
+        (health::Status::Disconnected, "2"),
+        (health::Status::Degraded, "3"),
+        (health::Status::Dead, "4"),
+        (health::Status::RateLimited, "5"),
+    ];
+    for ((status, connected), (health, healthy)) in states.into_iter().zip(healths) {
+        show(&meter, vec![LinkView { status, health, ..link(1, 1) }]);
+        let name = r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#;
+        assert_eq!(value(&meter, name).as_deref(), Some(connected));
+        let name = r#"ngit_sync_relay_status{relay="wss://r001.example"}"#;
+        assert_eq!(value(&meter, name).as_deref(), Some(healthy));
+        let up = if status >= Status::Syncing { "1" } else { "0" };
+        assert_eq!(value(&meter, "ngit_sync_relays_connected_total").as_deref(), Some(up));
+    }
+}
+
+#[test]
+fn notes_are_counted() {
+    let meter = Meter::new();
+    for note in notes(1).iter().chain(&notes(1)) {
+        meter.sync().note(note);
+    }
+    for (name, wanted) in [
+        (r#"ngit_sync_connection_attempts_total{relay="wss://r001.example",result="success"}"#, "2"),
+        (r#"ngit_sync_connection_attempts_total{relay="wss://r001.example",result="failure"}"#, "2"),
+        (r#"ngit_sync_rate_limited_total{relay="wss://r001.example"}"#, "2"),
+        (r#"ngit_sync_policy_refusals_total{relay="wss://r001.example"}"#, "2"),
+        (r#"ngit_sync_gap_events_total{relay="wss://r001.example"}"#, "14"),
+        (r#"ngit_sync_reconnects_total{kind="quick"}"#, "2"),
+        (r#"ngit_sync_reconnects_total{kind="long"}"#, "0"),
+    ] {
+        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+    }
+}
+
+#[test]
+fn only_what_was_stored_counts_as_synced() {
+    let meter = Meter::new();
+    let refused = Judgement::Refused(Refusal::Unrelated);
+    for judgement in [Judgement::Stored, Judgement::Held, Judgement::Known, refused, Judgement::Forged] {
+        meter.sync().judged(Via::Live, &judgement);
+    }
+    meter.sync().judged(Via::CatchUp, &Judgement::Stored);
+    meter.sync().judged(Via::Daily, &Judgement::Stored);
+    meter.sync().direct(5);
+    for (name, wanted) in [
+        ("ngit_sync_events_synced_total", "3"),
+        (r#"ngit_sync_events_total{source="direct"}"#, "5"),
+        (r#"ngit_sync_events_total{source="live"}"#, "1"),
+        (r#"ngit_sync_events_total{source="catchup"}"#, "1"),
+        (r#"ngit_sync_events_total{source="daily"}"#, "1"),
+        (r#"ngit_sync_judged_total{verdict="stored"}"#, "3"),
+        (r#"ngit_sync_judged_total{verdict="held"}"#, "1"),
+        (r#"ngit_sync_judged_total{verdict="known"}"#, "1"),
+        (r#"ngit_sync_judged_total{verdict="refused"}"#, "1"),
+        (r#"ngit_sync_judged_total{verdict="forged"}"#, "1"),
+    ] {
+        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+    }
+}
+
+#[test]
+fn a_hundred_relays_have_a_label_and_the_rest_shares_one() {
+    let meter = Meter::new();
+    // Of two hundred, the second half has more repositories.
+    let mut links: Vec<_> = (0..200).map(|nth| link(nth, nth)).collect();
+    links[7].status = Status::Disconnected;
+    links[8].health = health::Status::Dead;
+    links[9].failures = 12;
+    links[10].totals = Totals { up_secs: 1, down_secs: 3, compared: 2, shared: 1, ..Totals::default() };
+    for nth in 0..200 {
+        notes(nth).iter().for_each(|note| meter.sync().note(note));
+    }
+    show(&meter, links.clone());
+    for nth in 0..200 {
+        notes(nth).iter().for_each(|note| meter.sync().note(note));
+    }
+    show(&meter, links);
+    let wanted: BTreeSet<_> = (100..200).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
+    assert_eq!(labels(&meter), wanted);
+    for (name, wanted) in [
+        (r#"ngit_sync_relay_connected{relay="other"}"#, "0"),
+        (r#"ngit_sync_relay_status{relay="other"}"#, "4"),
+        (r#"ngit_sync_relay_failures{relay="other"}"#, "12"),
+        (r#"ngit_sync_peer_uptime_ratio{relay="other"}"#, "0.25"),
+        (r#"ngit_sync_peer_coverage_ratio{relay="other"}"#, "0.5"),
+        (r#"ngit_sync_subscriptions{relay="other",kind="live"}"#, "300"),
+        // The second half found no place before it was ranked, the first half none after that.
+        (r#"ngit_sync_rate_limited_total{relay="other"}"#, "200"),
+        (r#"ngit_sync_rate_limited_total{relay="wss://r150.example"}"#, "1"),
+        ("ngit_sync_relays_tracked_total", "200"),
+    ] {
+        assert_eq!(value(&meter, name).as_deref(), Some(wanted), "{name}");
+    }
+}
+
+#[test]
+fn whoever_is_gone_leaves_nothing_behind() {
+    let meter = Meter::new();
+    let before = series(&meter).into_keys().collect::<BTreeSet<_>>();
+    for round in 0..5 {
+        let relays = round * 200..(round + 1) * 200;
+        show(&meter, relays.clone().map(|nth| link(nth, 1)).collect());
+        for nth in relays {
+            notes(nth).iter().for_each(|note| meter.sync().note(note));
+        }
+        assert_eq!(labels(&meter).len(), 101);
+    }
+    show(&meter, Vec::new());
+    assert_eq!(labels(&meter), BTreeSet::from([OTHER.to_owned()]), "what was counted for all stays");
+    let after: BTreeSet<_> = series(&meter).into_keys().filter(|name| !name.contains(r#"relay="other""#)).collect();
+    assert_eq!(after, before);
+    for gauge in ["relay_connected", "relay_status", "relay_failures", "peer_uptime_ratio", "peer_coverage_ratio"] {
+        assert_eq!(value(&meter, &format!(r#"ngit_sync_{gauge}{{relay="other"}}"#)), None, "{gauge}");
+    }
+}
+
+#[test]
+fn a_ratio_goes_when_nothing_is_compared_any_more() {
+    let meter = Meter::new();
+    let name = r#"ngit_sync_peer_coverage_ratio{relay="wss://r001.example"}"#;
+    show(&meter, vec![LinkView { totals: Totals { compared: 4, shared: 4, ..Totals::default() }, ..link(1, 1) }]);
+    assert_eq!(value(&meter, name).as_deref(), Some("1.0"));
+    show(&meter, vec![link(1, 1)]);
+    assert_eq!(value(&meter, name), None);
+}
+
+#[test]
+fn configured_relays_come_first_and_equals_keep_their_labels() {
+    let meter = Meter::new();
+    show(&meter, (100..200).map(|nth| link(nth, 1)).collect());
+    let configured = LinkView { bootstrap: true, ..link(0, 0) };
+    show(&meter, [configured].into_iter().chain((1..200).map(|nth| link(nth, 1))).collect());
+    let wanted: BTreeSet<_> =
+        [0].into_iter().chain(100..199).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
+    assert_eq!(labels(&meter), wanted);
+}
+
+#[test]
+fn what_others_bring_is_counted_once() {
+    let meter = Meter::new();
+    let name = r#"ngit_sync_peer_events_received_total{relay="other"}"#;
+    let links = |received: u64, repositories: usize| {
+        let totals = Totals { received, ..Totals::default() };
+        let late = LinkView { totals, ..link(500, repositories) };
+        (0..100).map(|nth| link(nth, 5)).chain([late]).collect::<Vec<_>>()
+    };
+    // What came before this process is not news.
+    show(&meter, links(1_000, 1));
+    assert_eq!(value(&meter, name).as_deref(), Some("0"));
+    show(&meter, links(1_007, 1));
+    assert_eq!(value(&meter, name).as_deref(), Some("7"));
+    // With a label of its own it has all of it, and the others' count stays.
+    show(&meter, links(1_010, 9));
+    assert_eq!(value(&meter, name).as_deref(), Some("7"));
+    let own = r#"ngit_sync_peer_events_received_total{relay="wss://r500.example"}"#;
+    assert_eq!(value(&meter, own).as_deref(), Some("1010"));
+    show(&meter, links(1_011, 1));
+    assert_eq!((value(&meter, name).as_deref(), value(&meter, own)), (Some("8"), None));
+    // An operator may have it forgotten; a counter does not go back.
+    show(&meter, links(0, 1));
+    assert_eq!(value(&meter, name).as_deref(), Some("8"));
+}
+
+#[test]
+fn an_address_cannot_break_out_of_its_label() {
+    let meter = Meter::new();
+    for text in ["wss://x.example/\"} 1\nngit_sync_in_flight 9", "wss://x.example/\\\"\u{7f}\u{1}é"] {
+        let url = RelayUrl::parse(text).expect("parsers forgive much");
+        meter.sync().note(&Note::Connected(url, Reconnect::Fresh));
+    }
+    let text = meter.encode();
+    assert_eq!(labels(&meter).len(), 2, "{text}");
+    assert!(!text.contains("} 1\nngit_sync_in_flight 9") && text.is_ascii(), "{text}");
+    assert_eq!(value(&meter, "ngit_sync_in_flight").as_deref(), Some("0"));
+}
