@@ -13,6 +13,7 @@ use crate::live::Live;
 use crate::load::Load;
 use crate::process::Process;
 use crate::req::{Req, Shape};
+use crate::sync::Sync;
 use crate::target::{RelayUrl, Target};
 
 /// Load generator and comparer for nostr relays.
@@ -73,6 +74,11 @@ pub enum Command {
     Verify(CorpusArgs),
     /// Measure git over HTTP: advertisements, fetches, clones, pushes
     Git(Git),
+    /// Measure how graspd follows other relays
+    #[command(after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
+        The servers listen on addresses of the loopback network that events name (127.77.0.1 and others), so only one \
+        run is possible at a time.")]
+    Sync(Sync),
     /// Measure graspd and an independent relay in turn; print the ratios
     #[cfg(feature = "compare")]
     Compare(Compare),

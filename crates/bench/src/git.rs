@@ -19,8 +19,8 @@ mod refs;
 mod repo;
 pub mod request;
 mod sheet;
-mod stock;
-mod watch;
+pub(crate) mod stock;
+pub(crate) mod watch;
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@
 //! - [`meter`] ([`process`], [`machine`]) and [`latency`]: what is measured; [`report`] and [`progress`]: how it is shown.
 //! - `compare` (feature `compare`): all of it against two relays in turn.
 //! - [`git`]: the git side of graspd, beside `git http-backend`.
+//! - [`sync`]: how graspd follows other relays.
 //!
 //! Everything expensive (signing, serialising) happens before the clock starts: the generator shares the machine with
 //! the relay, and what it does not do cannot disturb.
@@ -33,5 +34,6 @@ mod ratio;
 pub mod report;
 pub mod repository;
 pub mod req;
+pub mod sync;
 pub mod target;
 pub mod verify;

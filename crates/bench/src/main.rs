@@ -56,6 +56,7 @@ async fn run(command: Command) -> Result<()> {
         }
         Command::Verify(args) => report::print("verify", "none", &verify::run(&generate(args)?)?),
         Command::Git(git) => Box::pin(git.run()).await,
+        Command::Sync(sync) => Box::pin(sync.run()).await,
         #[cfg(feature = "compare")]
         Command::Compare(compare) => compare.run().await,
         #[cfg(feature = "compare")]

@@ -120,7 +120,7 @@ pub(super) fn large(folder: &Path, size: Size) -> Result<Made> {
 }
 
 /// A repository of a single commit and one branch.
-pub(super) fn small(folder: &Path, seed: u64) -> Result<()> {
+pub(crate) fn small(folder: &Path, seed: u64) -> Result<()> {
     chain(folder, seed, 1)
 }
 

@@ -33,7 +33,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 }
 
 /// All refs of a repository below `refs/`, by name.
-pub(super) fn refs(repository: &Path) -> Result<Vec<(String, String)>> {
+pub(crate) fn refs(repository: &Path) -> Result<Vec<(String, String)>> {
     let text = run(git(repository).args(["for-each-ref", "--format=%(refname) %(objectname)"]))?;
     Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(name, oid)| (name.into(), oid.into())).collect())
 }

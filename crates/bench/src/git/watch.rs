@@ -64,7 +64,7 @@ impl Watch {
 }
 
 /// How long a small write takes until it is on the disk of `folder`. What is durable cannot be faster.
-pub(super) fn disk(folder: &Path) -> Result<Percentiles> {
+pub(crate) fn disk(folder: &Path) -> Result<Percentiles> {
     let path = folder.join("disk");
     let mut file = File::create(&path)?;
     let mut latencies = Latencies::default();

@@ -56,11 +56,12 @@ impl Registrar {
                     relays.push(relay.clone());
                 }
             }
-            seq = slots.served.as_ref().map_or(seq, |served| seq.max(seq_of(served.stamp.id)));
-        }
-        if place == Place::Held {
-            // It has not arrived yet.
-            seq = Seq::MAX;
+            seq = match (&slots.held, &slots.served) {
+                // It has not arrived yet, and yet its relays count.
+                (Some(_), _) => Seq::MAX,
+                (None, Some(served)) => seq.max(seq_of(served.stamp.id)),
+                (None, None) => seq,
+            };
         }
         Followed { repo, place, relays, authors: keepers.into_iter().collect(), seq }
     }

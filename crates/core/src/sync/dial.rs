@@ -288,7 +288,6 @@ impl Syncer {
     /// A connection stands.
     pub(super) fn up(&mut self, session: Session, terms: Option<Terms>) {
         let Some(id) = self.sessions.get(&session).copied() else { return };
-        self.dials.open = self.dials.open.saturating_sub(1);
         self.dials.sign(id, self.now.mono);
         let now = self.now;
         let own = terms.as_ref().is_some_and(|terms| terms.instance.as_deref() == Some(&self.config.instance));
@@ -300,6 +299,7 @@ impl Syncer {
             }
             return self.hang_up(id);
         }
+        self.dials.open = self.dials.open.saturating_sub(1);
         let released: Vec<LinkId> = self.links.values().filter(|link| link.blameless).map(|link| link.id).collect();
         for id in released {
             if let Some(link) = self.links.get_mut(&id) {

@@ -177,7 +177,7 @@ impl Health {
                 self.failing_clock = Some(now.mono);
                 self.last_failure_at = Some(now.wall);
                 let is_rare = self.parked || self.is_dead();
-                let wait = if is_rare { probe_millis(chance) } else { self.backoff_millis(chance) };
+                let wait = if is_rare { probe_millis(chance) } else { self.backoff_millis(self.failures, chance) };
                 self.next_dial = Due::after_millis(now, wait);
             }
         }
@@ -206,7 +206,7 @@ impl Health {
             true if self.next_dial.mono > now.mono => soonest,
             true => probe_millis(chance),
             false if is_stable => soonest,
-            false => self.backoff_millis(chance).max(soonest),
+            false => self.backoff_millis(self.flaps, chance).max(soonest),
         };
         self.put_off(Due::after_millis(now, wait));
         self.next_dial()
@@ -322,9 +322,8 @@ impl Health {
     }
 
     /// The wait after a failure or a connection that did not last, give or take a fifth.
-    fn backoff_millis(&self, chance: u64) -> u64 {
+    fn backoff_millis(&self, in_a_row: u32, chance: u64) -> u64 {
         let base = self.config.base_secs.max(1);
-        let in_a_row = self.failures.saturating_add(self.flaps);
         let millis = doubled(base, in_a_row, self.config.max_secs.max(base)).saturating_mul(1_000);
         let fifth = millis / 5;
         (millis - fifth).saturating_add(chance % (fifth.saturating_mul(2).saturating_add(1)))

@@ -71,7 +71,8 @@ pub struct Followed {
     pub relays: Vec<String>,
     /// Who keeps it: their deletions count.
     pub authors: Vec<PublicKey>,
-    /// When the newest of those announcements arrived. What a relay was asked for before that did not include all of this.
+    /// When the newest of those announcements arrived, or [`Seq::MAX`] if one of them waits. What a relay was asked for
+    /// before that did not include all of this.
     pub seq: Seq,
 }
 

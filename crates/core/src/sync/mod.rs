@@ -263,6 +263,10 @@ impl Syncer {
         for place in places {
             self.relink(&place);
         }
+        // What is followed from now on was not followed then.
+        for link in self.links.values_mut() {
+            link.restored = None;
+        }
     }
 
     fn interest(&mut self, name: crate::repo::Identifier, followed: Vec<io::Followed>) {

@@ -3,6 +3,7 @@
 
 pub mod attack;
 pub mod git;
+pub mod neighbours;
 pub mod small_disk;
 pub mod sound;
 pub mod stage;

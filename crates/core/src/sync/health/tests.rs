@@ -267,10 +267,13 @@ fn a_relay_that_hangs_up_at_once_is_not_dialled_in_a_circle() {
         assert_eq!(health.status(at(now + 1)), Status::Degraded);
         now += 1 + wait;
     }
-    // A failure between does not make it better.
-    assert_eq!(health.failed(at(now), Blame::Theirs, 0).next, moment(now + 2_880));
-    // Five minutes do.
-    now += 2_880;
+    // A failure is another matter and has a row of its own.
+    assert_eq!(health.failed(at(now), Blame::Theirs, 0).next, moment(now + 4));
+    now += 4;
+    health.connected(at(now));
+    assert_eq!(health.lost(at(now + 1), 0), moment(now + 1 + 2_880));
+    // Five minutes make it better.
+    now += 2_881;
     health.connected(at(now));
     assert_eq!(health.lost(at(now + 300), 0), moment(now + 302));
     health.connected(at(now + 302));
@@ -322,9 +325,9 @@ fn complaints_are_forgotten_after_five_calm_minutes() {
 fn a_burst_of_complaints_is_one() {
     let mut health = fresh();
     for second in 0..65 {
-        assert_eq!(health.limited(at(second)), moment(65));
+        assert_eq!(health.limited(at(second)), moment(second + 65));
     }
-    assert_eq!(health.limited(at(65)), moment(65 + 130));
+    assert_eq!(health.limited(at(64 + 65)), moment(64 + 65 + 130));
 }
 
 #[test]

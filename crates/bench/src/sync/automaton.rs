@@ -1,0 +1,416 @@
+//! The sync machine alone, without sockets and without a store: what deciding costs when there is much to decide about.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use grasp_core::machine::Machine;
+use grasp_core::nostr::event::{Coordinate, EventId};
+use grasp_core::nostr::{PublicKey, kinds};
+use grasp_core::repo::catalog::Place;
+use grasp_core::repo::{Identifier, RepoId, Service};
+use grasp_core::sync::health::BackoffConfig;
+use grasp_core::sync::io::{Arrived, Followed, Heard, Input, LocalIds, Loss, Note, Output, Root, Say, Session, SubId};
+use grasp_core::sync::refused::RefusedConfig;
+use grasp_core::sync::terms::Terms;
+use grasp_core::sync::{SyncConfig, Syncer};
+use grasp_core::time::{Moment, Now, Timestamp};
+use serde::Serialize;
+
+use super::sheet;
+use super::stub::place;
+use crate::meter::rounded;
+use crate::process::Process;
+use crate::random::Random;
+
+/// Relays that a repository can be followed at. Announcements that name more do not count.
+const PER_REPOSITORY: u64 = 32;
+
+/// What the relays state: the same as the stubs of real sockets.
+const SUBSCRIPTIONS: usize = 20;
+
+/// Issues that arrive after everything has been had.
+const ARRIVALS: u64 = 2_000;
+
+/// When the world begins.
+const EPOCH: u64 = 1_800_000_000;
+
+/// How much is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Repositories.
+    pub(super) repositories: u64,
+    /// Issues of each.
+    pub(super) roots: u64,
+    /// Relays in all; each repository names some of them.
+    pub(super) relays: u64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figures {
+    repositories: u64,
+    roots: u64,
+    relays: u64,
+    /// Issues times the relays at which they are followed.
+    units: u64,
+    /// Until everything was had everywhere.
+    catch_up: Phase,
+    /// With more issues after that.
+    arrivals: Phase,
+    /// Memory of the machine after catching up, in MB.
+    memory_mb: f64,
+    /// Bytes for each issue, whatever follows it.
+    bytes_per_root: f64,
+    /// Bytes for each repository at each relay.
+    bytes_per_cover: f64,
+    /// Subscriptions that were open at once on one connection; 20 are stated.
+    most_subscriptions: usize,
+}
+
+/// One part of the run.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Phase {
+    /// Facts that the machine was told, and times it was woken.
+    steps: u64,
+    /// Time of all of them.
+    seconds: f64,
+    /// Time on the clock that the machine was told.
+    virtual_seconds: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    /// The fact that took longest.
+    slowest: &'static str,
+    /// Wishes.
+    outputs: u64,
+    /// The most wishes of one step.
+    most_outputs: usize,
+    /// Bytes that were said in filters.
+    said_bytes: u64,
+    /// The most of them in one step.
+    most_said_bytes: usize,
+}
+
+impl Figures {
+    /// Seconds of deciding until everything was had.
+    pub(super) fn seconds(&self) -> f64 {
+        self.catch_up.seconds
+    }
+
+    /// Memory, in MB.
+    pub(super) fn memory_mb(&self) -> f64 {
+        self.memory_mb
+    }
+
+    /// The longest step, in milliseconds.
+    pub(super) fn longest_ms(&self) -> f64 {
+        self.catch_up.max_us.max(self.arrivals.max_us) / 1000.0
+    }
+}
+
+/// The world around the machine.
+struct Play {
+    machine: Syncer,
+    now: Now,
+    facts: VecDeque<Input>,
+    extent: Extent,
+    open: BTreeMap<Session, BTreeSet<SubId>>,
+    most_subscriptions: usize,
+    caught_up: u64,
+    phase: Phase,
+    began: Now,
+    nanos: Vec<u32>,
+    slowest: Duration,
+    shown: Instant,
+}
+
+/// Runs the machine through a whole life.
+pub(super) fn run(extent: Extent) -> Result<Figures> {
+    let before = Process::Own.memory()?.rss_anon_kb;
+    let mut play = Play::new(extent)?;
+    for index in 0..extent.repositories {
+        let name = repo(index)?.identifier;
+        let interest = Input::Interest(name, vec![play.followed(index)?]);
+        play.facts.push_back(interest);
+        play.drain()?;
+    }
+    play.facts.push_back(Input::Ready);
+    play.until_caught_up()?;
+    let catch_up = play.end_phase();
+    let memory_kb = Process::Own.memory()?.rss_anon_kb.saturating_sub(before);
+    for number in 0..ARRIVALS {
+        let arrival = play.arrival(number)?;
+        play.facts.push_back(Input::Served(arrival));
+        play.drain()?;
+    }
+    // The window, and what it leads to.
+    play.advance(Duration::from_secs(60))?;
+    let arrivals = play.end_phase();
+    let roots = extent.repositories * extent.roots;
+    let covers = extent.repositories * extent.relays.min(PER_REPOSITORY);
+    Ok(Figures {
+        repositories: extent.repositories,
+        roots: extent.roots,
+        relays: extent.relays,
+        units: covers * extent.roots,
+        catch_up,
+        arrivals,
+        memory_mb: rounded(memory_kb as f64 * 1024.0 / 1e6),
+        bytes_per_root: rounded(memory_kb as f64 * 1024.0 / roots.max(1) as f64),
+        bytes_per_cover: rounded(memory_kb as f64 * 1024.0 / covers.max(1) as f64),
+        most_subscriptions: play.most_subscriptions,
+    })
+}
+
+impl Play {
+    fn new(extent: Extent) -> Result<Self> {
+        let config = SyncConfig {
+            service: Service::new("bench.example", "").context("no service")?,
+            instance: "bench".into(),
+            bootstrap: Vec::new(),
+            window_millis: 5_000,
+            values_per_filter: 100,
+            negentropy: true,
+            backoff: BackoffConfig { base_secs: 5, max_secs: 3_600 },
+            refused: RefusedConfig::default(),
+            epoch: 1,
+            seed: 1,
+            flaw: None,
+        };
+        let now = Now { mono: Moment(1_000), wall: Timestamp(EPOCH) };
+        Ok(Self {
+            machine: Syncer::new(config),
+            now,
+            facts: VecDeque::new(),
+            extent,
+            open: BTreeMap::new(),
+            most_subscriptions: 0,
+            caught_up: 0,
+            phase: Phase::default(),
+            began: now,
+            nanos: Vec::new(),
+            slowest: Duration::ZERO,
+            shown: Instant::now(),
+        })
+    }
+
+    fn followed(&self, index: u64) -> Result<Followed> {
+        let relays = self.extent.relays;
+        let each = PER_REPOSITORY.min(relays);
+        let first = index * each;
+        let repo = repo(index)?;
+        Ok(Followed {
+            place: Place::Served,
+            relays: (0..each).map(|number| format!("ws://{}", place(((first + number) % relays) as usize))).collect(),
+            authors: vec![repo.owner],
+            seq: index + 1,
+            repo,
+        })
+    }
+
+    /// The roots of a repository, made when they are asked for: they are not to count as memory of this program.
+    fn roots(&self, repo: &RepoId) -> Result<Vec<Root>> {
+        let index: u64 = repo.identifier.as_str().trim_start_matches("tool-").parse()?;
+        let first = self.extent.repositories + index * self.extent.roots;
+        let root = |number: u64| Root { seq: first + number + 1, id: id(index, number) };
+        Ok((0..self.extent.roots).map(root).collect())
+    }
+
+    fn arrival(&self, number: u64) -> Result<Arrived> {
+        let index = number % self.extent.repositories;
+        let repo = repo(index)?;
+        let identifier = repo.identifier.as_str().to_owned();
+        let coordinate = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: identifier };
+        Ok(Arrived {
+            seq: self.extent.repositories * (1 + self.extent.roots) + number + 1,
+            id: id(index, self.extent.roots + number),
+            kind: kinds::ISSUE,
+            author: repo.owner,
+            coordinate: None,
+            ids: Vec::new(),
+            coordinates: vec![coordinate],
+        })
+    }
+
+    /// Tells everything that waits to be told.
+    fn drain(&mut self) -> Result<()> {
+        while let Some(fact) = self.facts.pop_front() {
+            let name = name(&fact);
+            let started = Instant::now();
+            self.machine.handle(self.now, fact);
+            self.step(started.elapsed(), name)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, took: Duration, name: &'static str) -> Result<()> {
+        self.nanos.push(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
+        if took > self.slowest {
+            self.slowest = took;
+            self.phase.slowest = name;
+        }
+        self.phase.steps += 1;
+        self.phase.seconds += took.as_secs_f64();
+        let (mut outputs, mut bytes) = (0, 0);
+        while let Some(output) = self.machine.poll() {
+            outputs += 1;
+            bytes += self.act(output)?;
+        }
+        self.phase.outputs += outputs as u64;
+        self.phase.most_outputs = self.phase.most_outputs.max(outputs);
+        self.phase.said_bytes += bytes as u64;
+        self.phase.most_said_bytes = self.phase.most_said_bytes.max(bytes);
+        if self.shown.elapsed().as_secs() >= 10 {
+            self.shown = Instant::now();
+            sheet::remark(&format!("{} of {} relays, {} steps", self.caught_up, self.extent.relays, self.phase.steps));
+        }
+        Ok(())
+    }
+
+    /// Does what the machine wants, as a relay without anything would answer. Gives the bytes of what was said.
+    fn act(&mut self, output: Output) -> Result<usize> {
+        match output {
+            Output::Dial(session, _) => {
+                let terms = Terms {
+                    max_subscriptions: Some(SUBSCRIPTIONS as u64),
+                    max_filters: Some(10),
+                    max_limit: Some(500),
+                    max_message_length: Some(128 * 1024),
+                    negentropy: Some(false),
+                    ..Terms::default()
+                };
+                self.facts.push_back(Input::Up(session, Some(terms)));
+            }
+            Output::HangUp(session) => self.facts.push_back(Input::Down(session, Loss::HungUp)),
+            Output::Say(session, Say::Req(sub, filters)) => {
+                let open = self.open.entry(session).or_default();
+                open.insert(sub);
+                self.most_subscriptions = self.most_subscriptions.max(open.len());
+                if open.len() > SUBSCRIPTIONS {
+                    bail!("{} subscriptions on one connection", open.len());
+                }
+                self.facts.push_back(Input::Heard(session, Heard::Eose(sub, None)));
+                let values = |filter: &grasp_core::nostr::Filter| -> usize {
+                    filter.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + 3).sum()
+                };
+                return Ok(filters.iter().map(values).sum());
+            }
+            Output::Say(session, Say::Close(sub)) => {
+                self.open.entry(session).or_default().remove(&sub);
+            }
+            Output::Say(session, Say::NegOpen(sub, ..)) => {
+                let text = "error: negentropy is not supported here".to_owned();
+                self.facts.push_back(Input::Heard(session, Heard::NegErr(sub, text, None)));
+            }
+            Output::AskRoots(repo) => {
+                let roots = self.roots(&repo)?;
+                self.facts.push_back(Input::Roots(repo, roots));
+            }
+            Output::AskIds(ask, _) => {
+                self.facts.push_back(Input::Ids(ask, LocalIds { items: Vec::new(), down_to: None }));
+            }
+            Output::AskMissing(ask, ids) => self.facts.push_back(Input::Missing(ask, ids)),
+            Output::Note(Note::CaughtUp { .. }) => self.caught_up += 1,
+            Output::Say(..)
+            | Output::Submit(_)
+            | Output::Release(_)
+            | Output::Remember(_)
+            | Output::Forget(_)
+            | Output::Note(_) => {}
+        }
+        Ok(0)
+    }
+
+    /// Lets time pass until the next thing that the machine waits for.
+    fn tick(&mut self) -> Result<()> {
+        let (at, _) = self.machine.alarm().context("the machine waits for nothing")?;
+        let at = at.max(self.now.mono);
+        self.now = Now { mono: at, wall: Timestamp(EPOCH + at.0 / 1000) };
+        let started = Instant::now();
+        self.machine.wake(self.now);
+        self.step(started.elapsed(), "wake")
+    }
+
+    fn until_caught_up(&mut self) -> Result<()> {
+        self.drain()?;
+        while self.caught_up < self.extent.relays {
+            self.tick()?;
+            self.drain()?;
+            if self.now.mono.since(self.began.mono) > Duration::from_secs(86_400) {
+                bail!("{} of {} relays after a day", self.caught_up, self.extent.relays);
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, time: Duration) -> Result<()> {
+        let until = self.now.mono.plus(time);
+        while self.machine.alarm().is_some_and(|(at, _)| at <= until) {
+            self.tick()?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    fn end_phase(&mut self) -> Phase {
+        let mut nanos = std::mem::take(&mut self.nanos);
+        nanos.sort_unstable();
+        let at = |share: f64| {
+            let index = ((nanos.len() as f64 * share) as usize).min(nanos.len().saturating_sub(1));
+            nanos.get(index).map_or(0.0, |nanos| rounded(f64::from(*nanos) / 1000.0))
+        };
+        let virtual_seconds = rounded(self.now.mono.since(self.began.mono).as_secs_f64());
+        self.began = self.now;
+        let slowest = std::mem::take(&mut self.slowest);
+        let phase = std::mem::take(&mut self.phase);
+        Phase {
+            seconds: rounded(phase.seconds),
+            virtual_seconds,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            max_us: rounded(slowest.as_secs_f64() * 1e6),
+            ..phase
+        }
+    }
+}
+
+fn repo(index: u64) -> Result<RepoId> {
+    let identifier = Identifier::new(&format!("tool-{index}")).context("no name")?;
+    Ok(RepoId { owner: PublicKey(Random::new(2, index).bytes()), identifier })
+}
+
+fn id(repo: u64, number: u64) -> EventId {
+    EventId(Random::new(repo, number).bytes())
+}
+
+fn name(fact: &Input) -> &'static str {
+    match fact {
+        Input::Restored(_) => "restored",
+        Input::Ready => "ready",
+        Input::Interest(..) => "interest",
+        Input::Roots(..) => "roots",
+        Input::Served(_) => "served",
+        Input::Up(..) => "up",
+        Input::Heard(..) => "heard",
+        Input::Unsent(..) => "unsent",
+        Input::Down(..) => "down",
+        Input::Ids(..) => "ids",
+        Input::Missing(..) => "missing",
+        Input::Judged(..) => "judged",
+        Input::Order(_) => "order",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_world_is_had() {
+        let figures = run(Extent { repositories: 20, roots: 5, relays: 3 }).expect("runs");
+        assert_eq!(figures.units, 300);
+        assert!(figures.catch_up.steps > 20 && figures.arrivals.steps >= ARRIVALS);
+        assert!(figures.most_subscriptions <= SUBSCRIPTIONS);
+    }
+}

@@ -1,0 +1,265 @@
+//! The events that are followed: repositories, issues, and a comment on each. Signed once and kept in a file.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use nostr::event::EventId;
+use nostr::key::PublicKey;
+use nostr::nips::nip19::ToBech32;
+
+use crate::event::{Author, Draft, SignedEvent};
+use crate::progress::Progress;
+use crate::prose;
+use crate::random::Random;
+use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE, YEAR, YEAR_START, tag};
+
+/// Owners and those who write take their keys from streams that no other corpus uses.
+const OWNERS: u64 = 1 << 42;
+
+/// See [`OWNERS`].
+const WRITERS: u64 = 1 << 43;
+
+/// People who write issues and comments.
+const WRITER_COUNT: u64 = 64;
+
+/// The first line of the file: events of another form are signed again.
+const FORM: &str = "sync corpus 1";
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Chooses keys and content.
+    pub(super) seed: u64,
+    /// Repositories.
+    pub(super) repositories: u64,
+    /// Issues of each, with one comment each.
+    pub(super) roots: u64,
+}
+
+impl Extent {
+    /// All events, announcements and states included.
+    pub(super) fn events(self) -> u64 {
+        self.repositories * (2 + 2 * self.roots)
+    }
+}
+
+/// A repository.
+#[derive(Debug, Clone)]
+pub(super) struct Project {
+    /// Who announces it.
+    pub(super) owner: Author,
+    /// The owner as git paths have it.
+    pub(super) npub: String,
+    /// Its name.
+    pub(super) identifier: String,
+}
+
+impl Project {
+    fn new(seed: u64, index: u64) -> Result<Self> {
+        let owner = Author::of(seed, OWNERS + index)?;
+        let npub = PublicKey::from_hex(&owner.public_key)?.to_bech32()?;
+        Ok(Self { owner, npub, identifier: format!("tool-{index}") })
+    }
+
+    /// `30617:…`, as tags have it.
+    pub(super) fn coordinate(&self) -> String {
+        format!("{ANNOUNCEMENT}:{}:{}", self.owner.public_key, self.identifier)
+    }
+
+    /// Says that it lies at these places and is followed at these relays.
+    pub(super) fn announcement(&self, clones: &[&str], relays: &[&str]) -> Result<SignedEvent> {
+        let words = |name: &str, words: Vec<String>| [vec![name.to_owned()], words].concat();
+        let path = |place: &&str| format!("http://{place}/{}/{}.git", self.npub, self.identifier);
+        let tags = vec![
+            tag(["d", &self.identifier]),
+            tag(["name", &self.identifier]),
+            words("clone", clones.iter().map(path).collect()),
+            words("relays", relays.iter().map(|place| format!("ws://{place}")).collect()),
+        ];
+        self.owner.sign(Draft { kind: ANNOUNCEMENT, created_at: YEAR_START, tags, content: String::new() })
+    }
+}
+
+/// What was signed.
+#[derive(Debug)]
+pub(super) struct Corpus {
+    /// How much there is.
+    pub(super) extent: Extent,
+    /// The repositories.
+    pub(super) projects: Vec<Project>,
+    /// The state of each.
+    pub(super) states: Vec<SignedEvent>,
+    /// What was written about each: an issue, its comment, and so on.
+    pub(super) talk: Vec<Vec<SignedEvent>>,
+}
+
+impl Corpus {
+    /// Reads the events from a file in `folder`, or signs them and writes it. Every state says that the main branch is at
+    /// `commit`.
+    pub(super) fn have(folder: &Path, extent: Extent, commit: &str) -> Result<Self> {
+        let Extent { seed, repositories, roots } = extent;
+        let path = folder.join(format!("events-{seed}-{repositories}x{roots}"));
+        let heading = format!("{FORM} {commit}");
+        let projects = (0..repositories).map(|index| Project::new(seed, index)).collect::<Result<Vec<_>>>()?;
+        let events = match read(&path, &heading)? {
+            Some(events) => events,
+            None => {
+                let events = sign(extent, &projects, commit)?;
+                write(&path, &heading, &events)?;
+                events
+            }
+        };
+        if events.len() as u64 != repositories * (1 + 2 * roots) {
+            bail!("{} is damaged; remove it", path.display());
+        }
+        let mut states = Vec::with_capacity(projects.len());
+        let mut talk = Vec::with_capacity(projects.len());
+        let mut events = events.into_iter();
+        for _ in 0..repositories {
+            states.extend(events.next());
+            talk.push(events.by_ref().take(2 * roots as usize).collect());
+        }
+        Ok(Self { extent, projects, states, talk })
+    }
+
+    /// Bytes that one list of all tag values takes in filters: three letters for repositories, three for roots.
+    pub(super) fn filter_bytes(&self) -> u64 {
+        let coordinates: usize = self.projects.iter().map(|project| project.coordinate().len() + 3).sum();
+        3 * (coordinates as u64 + self.extent.repositories * self.extent.roots * 67)
+    }
+}
+
+/// A comment on an event, dated now or whenever.
+pub(super) fn comment(
+    project: &Project,
+    root: &SignedEvent,
+    author: &Author,
+    draft: (u64, String),
+) -> Result<SignedEvent> {
+    let (created_at, content) = draft;
+    let (id, kind) = (root.id.to_hex(), root.kind.to_string());
+    let tags = vec![
+        tag(["A", &project.coordinate()]),
+        tag(["E", &id]),
+        tag(["K", &kind]),
+        tag(["P", &project.owner.public_key]),
+        tag(["e", &id]),
+        tag(["k", &kind]),
+        tag(["p", &project.owner.public_key]),
+    ];
+    author.sign(Draft { kind: COMMENT, created_at, tags, content })
+}
+
+/// Somebody who writes.
+pub(super) fn writer(seed: u64, index: u64) -> Result<Author> {
+    Author::of(seed, WRITERS + index)
+}
+
+fn sign(extent: Extent, projects: &[Project], commit: &str) -> Result<Vec<SignedEvent>> {
+    let writers = (0..WRITER_COUNT).map(|index| writer(extent.seed, index)).collect::<Result<Vec<_>>>()?;
+    let progress = Progress::start("signing", extent.events());
+    let next = AtomicU64::new(0);
+    let finished = Mutex::new(Vec::with_capacity(projects.len()));
+    thread::scope(|scope| {
+        let work = || -> Result<()> {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(project) = projects.get(index as usize) else { return Ok(()) };
+                let events = write_about(extent, index, project, (&writers, commit))?;
+                progress.advance(events.len() as u64);
+                finished.lock().expect("no signer panics while it holds the lock").push((index, events));
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let signers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        signers.into_iter().try_for_each(|signer| signer.join().expect("a signer does not panic"))
+    })?;
+    let mut finished = finished.into_inner().expect("no signer panics while it holds the lock");
+    finished.sort_unstable_by_key(|(index, _)| *index);
+    Ok(finished.into_iter().flat_map(|(_, events)| events).collect())
+}
+
+fn write_about(
+    extent: Extent,
+    index: u64,
+    project: &Project,
+    (writers, commit): (&[Author], &str),
+) -> Result<Vec<SignedEvent>> {
+    let mut random = Random::new(extent.seed, OWNERS + index);
+    let tags =
+        vec![tag(["d", &project.identifier]), tag(["HEAD", "ref: refs/heads/main"]), tag(["refs/heads/main", commit])];
+    let state = Draft { kind: STATE, created_at: YEAR_START, tags, content: String::new() };
+    let mut events = vec![project.owner.sign(state)?];
+    for _ in 0..extent.roots {
+        let created_at = YEAR_START + random.below(YEAR - 3_600);
+        let tags = vec![
+            tag(["a", &project.coordinate()]),
+            tag(["p", &project.owner.public_key]),
+            tag(["subject", &prose::title(&mut random, 8)]),
+        ];
+        let content = prose::paragraphs(&mut random, 260);
+        let root = random.pick(writers).sign(Draft { kind: ISSUE, created_at, tags, content })?;
+        let draft = (created_at + 1 + random.below(3_599), prose::paragraphs(&mut random, 60));
+        let answer = comment(project, &root, random.pick(writers), draft)?;
+        events.extend([root, answer]);
+    }
+    Ok(events)
+}
+
+/// `None` if there is no such file, or one of another heading.
+fn read(path: &Path, heading: &str) -> Result<Option<Vec<SignedEvent>>> {
+    let Ok(file) = File::open(path) else { return Ok(None) };
+    let mut lines = BufReader::new(file).lines();
+    if lines.next().transpose()?.as_deref() != Some(heading) {
+        return Ok(None);
+    }
+    let damaged = || format!("{} is damaged; remove it", path.display());
+    let mut events = Vec::new();
+    for line in lines {
+        let line = line?;
+        let mut words = line.splitn(4, ' ');
+        let mut word = || words.next().with_context(damaged);
+        let (id, kind, created_at) = (EventId::from_hex(word()?)?, word()?.parse()?, word()?.parse()?);
+        events.push(SignedEvent { id, kind, created_at, message: word()?.into() });
+    }
+    Ok(Some(events))
+}
+
+fn write(path: &Path, heading: &str, events: &[SignedEvent]) -> Result<()> {
+    // A run that was interrupted leaves no half of a file.
+    let draft = path.with_extension("draft");
+    let mut to = BufWriter::new(File::create(&draft).with_context(|| format!("cannot make {}", draft.display()))?);
+    writeln!(to, "{heading}")?;
+    for SignedEvent { id, kind, created_at, message } in events {
+        writeln!(to, "{} {kind} {created_at} {message}", id.to_hex())?;
+    }
+    to.flush()?;
+    Ok(fs::rename(draft, path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_signed_is_read_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let extent = Extent { seed: 1, repositories: 3, roots: 2 };
+        let messages = |commit: &str| {
+            let corpus = Corpus::have(folder.path(), extent, commit).expect("signs or reads");
+            assert_eq!((corpus.states.len(), corpus.talk.len()), (3, 3));
+            let talk = corpus.talk.iter().flatten().inspect(|event| assert!(matches!(event.kind, ISSUE | COMMENT)));
+            corpus.states.iter().chain(talk).map(|event| event.message.to_string()).collect::<Vec<_>>()
+        };
+        let (first, again, other) = (messages("aa"), messages("aa"), messages("bb"));
+        assert_eq!(first.len(), 15);
+        assert_eq!(first, again);
+        assert_ne!(first[..3], other[..3], "states name another commit");
+        assert_eq!(first[3..], other[3..]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Reads the messages of a websocket that passes by, as far as counting them needs: their first word and their length.
+
+use std::collections::BTreeMap;
+
+/// The beginning of a message that is looked at: its verb is within it.
+const BEGINNING: usize = 16;
+
+/// The longest head of a frame: two bytes, eight of length, four of mask.
+const HEAD: usize = 14;
+
+/// The longest handshake that is looked at.
+const HANDSHAKE: usize = 16 * 1024;
+
+/// Messages of one verb.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Verb {
+    /// How many.
+    pub(super) messages: u64,
+    /// Their bytes, without the heads of frames.
+    pub(super) bytes: u64,
+}
+
+/// Messages by their verb.
+pub(super) type Verbs = BTreeMap<String, Verb>;
+
+/// One direction of one connection.
+#[derive(Debug)]
+pub(super) enum Frames {
+    /// The handshake, as far as it has come.
+    Handshake(Vec<u8>),
+    /// Not a websocket.
+    Plain,
+    /// The head of a frame, as far as it has come.
+    Head(Vec<u8>),
+    /// A frame.
+    Body(Body),
+}
+
+/// A frame whose head has been read.
+#[derive(Debug)]
+pub(super) struct Body {
+    left: u64,
+    length: u64,
+    mask: [u8; 4],
+    text: bool,
+    beginning: Vec<u8>,
+}
+
+impl Frames {
+    /// A connection that has said nothing.
+    pub(super) fn new() -> Self {
+        Self::Handshake(Vec::new())
+    }
+
+    /// Takes in what passes by.
+    pub(super) fn pass(&mut self, mut bytes: &[u8], verbs: &mut Verbs) {
+        while !bytes.is_empty() {
+            match self {
+                Self::Plain => return,
+                Self::Handshake(said) => {
+                    let before = said.len();
+                    said.extend_from_slice(bytes);
+                    let Some(end) = said.windows(4).position(|part| part == b"\r\n\r\n") else {
+                        if said.len() > HANDSHAKE {
+                            *self = Self::Plain;
+                        }
+                        return;
+                    };
+                    let head = String::from_utf8_lossy(&said[..end]).to_ascii_lowercase();
+                    bytes = &bytes[end + 4 - before..];
+                    *self = if head.contains("upgrade: websocket") { Self::Head(Vec::new()) } else { Self::Plain };
+                }
+                Self::Head(head) => {
+                    let had = head.len();
+                    head.extend_from_slice(&bytes[..bytes.len().min(HEAD - had)]);
+                    let Some((size, body)) = Body::begin(head) else { return };
+                    bytes = &bytes[size - had..];
+                    *self = body.go_on(verbs);
+                }
+                Self::Body(body) => {
+                    let here = bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+                    body.take(&bytes[..here]);
+                    bytes = &bytes[here..];
+                    if body.left == 0 {
+                        body.count(verbs);
+                        *self = Self::Head(Vec::new());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Body {
+    /// The head's size and what follows it; `None` if it is not complete.
+    fn begin(head: &[u8]) -> Option<(usize, Self)> {
+        let [first, second, ..] = *head else { return None };
+        let (extra, length) = match second & 0x7f {
+            126 => (2, u64::from(u16::from_be_bytes(head.get(2..4)?.try_into().ok()?))),
+            127 => (8, u64::from_be_bytes(head.get(2..10)?.try_into().ok()?)),
+            short => (0, u64::from(short)),
+        };
+        let masked = second & 0x80 != 0;
+        let size = 2 + extra + if masked { 4 } else { 0 };
+        let mask = if masked { head.get(size - 4..size)?.try_into().ok()? } else { [0; 4] };
+        let text = matches!(first & 0x0f, 0 | 1);
+        Some((size, Self { left: length, length, mask, text, beginning: Vec::new() }))
+    }
+
+    fn go_on(self, verbs: &mut Verbs) -> Frames {
+        if self.left > 0 {
+            return Frames::Body(self);
+        }
+        self.count(verbs);
+        Frames::Head(Vec::new())
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        for byte in bytes.iter().take(BEGINNING - self.beginning.len()) {
+            self.beginning.push(byte ^ self.mask[self.beginning.len() % 4]);
+        }
+        self.left -= bytes.len() as u64;
+    }
+
+    fn count(&self, verbs: &mut Verbs) {
+        let text = String::from_utf8_lossy(&self.beginning);
+        let verb = if self.text { text.split('"').nth(1).unwrap_or("rest") } else { "control" };
+        let verb = verbs.entry(verb.to_owned()).or_default();
+        verb.messages += 1;
+        verb.bytes += self.length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &str, mask: Option<[u8; 4]>) -> Vec<u8> {
+        let mut frame = vec![0x81];
+        let flag = if mask.is_some() { 0x80 } else { 0 };
+        match text.len() {
+            short @ ..126 => frame.push(flag | short as u8),
+            middle @ ..65_536 => {
+                frame.push(flag | 126);
+                frame.extend((middle as u16).to_be_bytes());
+            }
+            long => {
+                frame.push(flag | 127);
+                frame.extend((long as u64).to_be_bytes());
+            }
+        }
+        frame.extend(mask.iter().flatten());
+        let key = mask.unwrap_or_default();
+        frame.extend(text.bytes().enumerate().map(|(at, byte)| byte ^ key[at % 4]));
+        frame
+    }
+
+    #[test]
+    fn messages_are_counted_however_they_are_cut() {
+        let long = format!("[\"EVENT\",\"{}\"]", "x".repeat(70_000));
+        let mut stream = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n".to_vec();
+        for text in ["[\"REQ\",\"a\",{}]", &long, "[\"REQ\",\"b\"]"] {
+            stream.extend(frame(text, Some([1, 2, 3, 4])));
+            stream.extend(frame(text, None));
+        }
+        for step in [1, 7, 100, 1_000_000] {
+            let (mut frames, mut verbs) = (Frames::new(), Verbs::new());
+            stream.chunks(step).for_each(|part| frames.pass(part, &mut verbs));
+            let expected = [
+                ("EVENT".to_owned(), Verb { messages: 2, bytes: 2 * long.len() as u64 }),
+                ("REQ".to_owned(), Verb { messages: 4, bytes: 2 * (14 + 11) }),
+            ];
+            assert_eq!(verbs.into_iter().collect::<Vec<_>>(), expected, "in steps of {step}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_left_alone() {
+        let (mut frames, mut verbs) = (Frames::new(), Verbs::new());
+        frames.pass(b"GET / HTTP/1.1\r\nAccept: application/nostr+json\r\n\r\n\x81\x02[]", &mut verbs);
+        assert!(verbs.is_empty());
+    }
+}

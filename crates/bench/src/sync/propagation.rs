@@ -1,0 +1,74 @@
+//! How long an event takes from one server to a subscriber of another.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::json;
+
+use super::corpus::{comment, writer};
+use super::server::Server;
+use super::world::World;
+use crate::connection::{Connection, Traffic};
+use crate::event::SignedEvent;
+use crate::git::watch;
+use crate::latency::{Latencies, Percentiles};
+use crate::message::{Incoming, event_id};
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figures {
+    /// Events, one at a time.
+    pub(super) events: usize,
+    /// From the source's OK to the event at the follower's subscriber; zero if the event was first.
+    pub(super) after_ok: Percentiles,
+    /// From sending it to the event at the follower's subscriber.
+    pub(super) after_sending: Percentiles,
+    /// A small write of this machine, until it is on the disk.
+    pub(super) fsync: Percentiles,
+}
+
+/// Publishes new comments at the source, one after the other, to a subscriber of the follower.
+pub(super) async fn run(world: &World, source: &Server, follower: &Server, events: usize) -> Result<Figures> {
+    let root = world.corpus.talk.first().and_then(|talk| talk.first()).context("there is no issue")?;
+    let project = world.corpus.projects.first().context("there is no repository")?;
+    let author = writer(world.corpus.extent.seed, 0)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let fresh: Vec<SignedEvent> = (0..events)
+        .map(|number| comment(project, root, &author, (now, format!("number {number} of {now}"))))
+        .collect::<Result<_>>()?;
+    let mut listener = Connection::open(&follower.url()?, Traffic::Light).await?;
+    listener.send(json!(["REQ", "s", { "#E": [root.id.to_hex()], "limit": 0 }]).to_string()).await?;
+    while !matches!(Incoming::read(&listener.next().await?), Incoming::EndOfStored { .. }) {}
+    let mut publisher = Connection::open(&source.url()?, Traffic::Light).await?;
+
+    let fsync = watch::disk(&world.shelf("."))?;
+    let (mut after_ok, mut after_sending) = (Latencies::default(), Latencies::default());
+    for event in fresh {
+        let sent = Instant::now();
+        let id = event.id;
+        publisher.send(event.message).await?;
+        let taken = async {
+            loop {
+                match Incoming::read(&publisher.next().await?) {
+                    Incoming::Verdict { accepted: true, .. } => return Ok(Instant::now()),
+                    Incoming::Verdict { reason, .. } => bail!("an event was refused: {reason}"),
+                    _ => {}
+                }
+            }
+        };
+        let delivered = async {
+            loop {
+                if let Incoming::Event { body, .. } = Incoming::read(&listener.next().await?)
+                    && event_id(body) == Some(id)
+                {
+                    return anyhow::Ok(Instant::now());
+                }
+            }
+        };
+        let (taken, delivered) = tokio::try_join!(taken, delivered)?;
+        after_ok.record(delivered.saturating_duration_since(taken));
+        after_sending.record(delivered.saturating_duration_since(sent));
+    }
+    Ok(Figures { events, after_ok: after_ok.summarise(), after_sending: after_sending.summarise(), fsync })
+}

@@ -1,0 +1,106 @@
+//! Brings events onto a server, and waits until they are served.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::server::{GLANCE, Server};
+use crate::connection::{Connection, Traffic};
+use crate::event::SignedEvent;
+use crate::message::Incoming;
+use crate::progress::Progress;
+use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE};
+use crate::target::RelayUrl;
+
+/// Events of a connection without a verdict.
+const PIPELINE: usize = 64;
+
+/// Connections that publish.
+const CONNECTIONS: usize = 4;
+
+/// How long a server may take until everything that it has accepted is served.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Publishes lists of events, each in its order. A refusal ends the run.
+pub(super) async fn publish(url: &RelayUrl, lists: Vec<Vec<SignedEvent>>) -> Result<()> {
+    let total = lists.iter().map(|list| list.len() as u64).sum();
+    let progress = std::sync::Arc::new(Progress::start("publishing", total));
+    let mut queues: Vec<Vec<SignedEvent>> = vec![Vec::new(); CONNECTIONS];
+    for (index, list) in lists.into_iter().enumerate() {
+        queues[index % CONNECTIONS].extend(list);
+    }
+    let mut publishers = JoinSet::new();
+    for queue in queues {
+        let connection = Connection::open(url, Traffic::Heavy).await?;
+        publishers.spawn(one_after_the_other(connection, queue, std::sync::Arc::clone(&progress)));
+    }
+    while let Some(publisher) = publishers.join_next().await {
+        publisher??;
+    }
+    Ok(())
+}
+
+async fn one_after_the_other(
+    mut connection: Connection,
+    events: Vec<SignedEvent>,
+    progress: std::sync::Arc<Progress>,
+) -> Result<()> {
+    let mut unanswered = 0;
+    let mut events = events.into_iter().peekable();
+    while unanswered > 0 || events.peek().is_some() {
+        while unanswered < PIPELINE
+            && let Some(event) = events.next()
+        {
+            connection.queue(event.message).await?;
+            unanswered += 1;
+        }
+        connection.flush().await?;
+        match Incoming::read(&connection.next().await?) {
+            Incoming::Verdict { accepted: true, .. } => {
+                unanswered -= 1;
+                progress.advance(1);
+            }
+            Incoming::Verdict { reason, .. } => bail!("an event was refused: {reason}"),
+            Incoming::Notice { text } => bail!("the relay complains: {text}"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// How many events of the corpus' kinds a server serves.
+pub(super) async fn served(connection: &mut Connection) -> Result<u64> {
+    count(connection, &json!({ "kinds": [ANNOUNCEMENT, STATE, ISSUE, COMMENT] })).await
+}
+
+/// How many events a server serves that match.
+pub(super) async fn count(connection: &mut Connection, filter: &Value) -> Result<u64> {
+    connection.send(json!(["COUNT", "c", filter]).to_string()).await?;
+    loop {
+        let answer: Value = serde_json::from_str(&connection.next().await?)?;
+        match answer[0].as_str() {
+            Some("COUNT") => return answer[2]["count"].as_u64().context("a count without a number"),
+            Some("CLOSED" | "NOTICE") => bail!("the relay does not count: {answer}"),
+            _ => {}
+        }
+    }
+}
+
+/// Waits until a server serves so many events that match.
+pub(super) async fn until_served(server: &Server, filter: &Value, wanted: u64) -> Result<()> {
+    let mut connection = Connection::open(&server.url()?, Traffic::Light).await?;
+    let started = Instant::now();
+    loop {
+        let served = count(&mut connection, filter).await?;
+        if served >= wanted {
+            return Ok(());
+        }
+        if started.elapsed() > DEADLINE {
+            bail!("{served} of {wanted} events are served after {} s", DEADLINE.as_secs());
+        }
+        sleep(5 * GLANCE).await;
+    }
+}

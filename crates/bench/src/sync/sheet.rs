@@ -1,0 +1,67 @@
+//! Results for people: what was measured, beside what was wanted.
+
+use std::fmt;
+use std::io::{Write, stderr};
+
+use anyhow::Result;
+
+/// One line of the table.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    what: String,
+    value: f64,
+    /// No more than this, if anything is wanted.
+    most: Option<f64>,
+}
+
+impl Row {
+    /// A figure that should not be above another.
+    pub(super) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
+        Self { what: what.into(), value, most: Some(most) }
+    }
+
+    /// A figure that is only shown.
+    pub(super) fn open(what: impl Into<String>, value: f64) -> Self {
+        Self { what: what.into(), value, most: None }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, value, most } = self;
+        let (aim, verdict) = match most {
+            Some(most) => (format!("<= {most}"), if value <= most { "met" } else { "MISSED" }),
+            None => (String::new(), ""),
+        };
+        write!(formatter, "{what:<52} {value:>14.3} {aim:>10} {verdict}")
+    }
+}
+
+/// Prints the table.
+pub(super) fn print(rows: &[Row]) -> Result<()> {
+    let mut table = stderr().lock();
+    writeln!(table)?;
+    for row in rows {
+        writeln!(table, "{row}")?;
+    }
+    Ok(())
+}
+
+/// Says something while a run goes on.
+pub(super) fn remark(text: &str) {
+    // A closed stderr must not end the run.
+    let _ = writeln!(stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aims_are_judged() {
+        let line = |row: Row| row.to_string().split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(line(Row::at_most("cold s", 20.0, 20.0)), "cold s 20.000 <= 20 met");
+        assert_eq!(line(Row::at_most("cold s", 20.1, 20.0)), "cold s 20.100 <= 20 MISSED");
+        assert_eq!(line(Row::open("cold s", 20.1)), "cold s 20.100");
+    }
+}

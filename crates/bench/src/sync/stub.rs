@@ -1,0 +1,231 @@
+//! Relays inside this program that have nothing. They say what they allow and write down whether they got more.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use futures_util::{SinkExt, StreamExt};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_tungstenite::accept_async_with_config;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+/// Subscriptions of one connection: what most relays allow.
+const SUBSCRIPTIONS: usize = 20;
+
+/// Filters of one request.
+const FILTERS: usize = 10;
+
+/// Bytes of one message: the default of the most common software.
+const MESSAGE_BYTES: usize = 128 * 1024;
+
+/// Events of one answer.
+const LIMIT: u64 = 500;
+
+/// Bytes of a subscription id.
+const ID_BYTES: usize = 64;
+
+/// What all stubs were asked.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    connections: AtomicU64,
+    requests: AtomicU64,
+    filters: AtomicU64,
+    bytes: AtomicU64,
+    reconciliations: AtomicU64,
+    most_subscriptions: AtomicU64,
+    most_filters: AtomicU64,
+    most_bytes: AtomicU64,
+    excesses: AtomicU64,
+}
+
+/// The same as figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct AskedFigures {
+    /// Websockets that were opened.
+    pub(super) connections: u64,
+    /// Requests.
+    pub(super) requests: u64,
+    /// Their filters.
+    pub(super) filters: u64,
+    /// Bytes of all messages.
+    pub(super) bytes: u64,
+    /// Reconciliations that were tried.
+    pub(super) reconciliations: u64,
+    /// The most subscriptions of one connection; 20 are allowed.
+    pub(super) most_subscriptions: u64,
+    /// The most filters of one request; 10 are allowed.
+    pub(super) most_filters: u64,
+    /// The largest message; 131,072 bytes are allowed.
+    pub(super) most_bytes: u64,
+    /// Messages that were more than is allowed, in any way.
+    pub(super) excesses: u64,
+}
+
+impl Asked {
+    /// What they were asked so far.
+    pub(super) fn figures(&self) -> AskedFigures {
+        let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        AskedFigures {
+            connections: read(&self.connections),
+            requests: read(&self.requests),
+            filters: read(&self.filters),
+            bytes: read(&self.bytes),
+            reconciliations: read(&self.reconciliations),
+            most_subscriptions: read(&self.most_subscriptions),
+            most_filters: read(&self.most_filters),
+            most_bytes: read(&self.most_bytes),
+            excesses: read(&self.excesses),
+        }
+    }
+
+    fn add(number: &AtomicU64, more: u64) {
+        number.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// Running stubs. They end with this.
+#[derive(Debug)]
+pub(super) struct Stubs {
+    /// Their addresses.
+    pub(super) places: Vec<String>,
+    /// What they were asked.
+    pub(super) asked: Arc<Asked>,
+    /// Dropping it ends them.
+    _tasks: JoinSet<()>,
+}
+
+/// The address of the stub of this number: each on a host of its own, as strangers are.
+pub(super) fn place(number: usize) -> String {
+    format!("127.78.{}.{}:7700", number / 200, number % 200 + 1)
+}
+
+impl Stubs {
+    /// Starts so many.
+    pub(super) async fn start(count: usize) -> Result<Self> {
+        let asked = Arc::new(Asked::default());
+        let mut tasks = JoinSet::new();
+        let places: Vec<String> = (0..count).map(place).collect();
+        for place in &places {
+            let listener = TcpListener::bind(place).await.with_context(|| format!("cannot listen at {place}"))?;
+            let asked = Arc::clone(&asked);
+            tasks.spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let asked = Arc::clone(&asked);
+                    // A caller that goes away is no problem of ours.
+                    tokio::spawn(async move { serve(stream, &asked).await });
+                }
+            });
+        }
+        Ok(Self { places, asked, _tasks: tasks })
+    }
+}
+
+async fn serve(mut stream: TcpStream, asked: &Asked) -> Result<()> {
+    let mut head = [0; 4096];
+    let length = stream.peek(&mut head).await?;
+    if !String::from_utf8_lossy(&head[..length]).to_ascii_lowercase().contains("upgrade: websocket") {
+        return Ok(tell_terms(&mut stream).await?);
+    }
+    Asked::add(&asked.connections, 1);
+    let config = WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0);
+    let mut socket = accept_async_with_config(stream, Some(config)).await?;
+    let mut open = BTreeSet::new();
+    while let Some(message) = socket.next().await {
+        let Message::Text(text) = message? else { continue };
+        if let Some(answer) = answer(&text, &mut open, asked) {
+            socket.send(Message::text(answer)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn tell_terms(stream: &mut TcpStream) -> io::Result<()> {
+    let mut request = [0; 4096];
+    let _ = stream.read(&mut request).await?;
+    let document = format!(
+        r#"{{"name":"stub","supported_nips":[1,11],"limitation":{{"max_subscriptions":{SUBSCRIPTIONS},"max_filters":{FILTERS},"max_limit":{LIMIT},"max_message_length":{MESSAGE_BYTES},"max_subid_length":{ID_BYTES}}}}}"#
+    );
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/nostr+json\r\nConnection: close\r\n";
+    stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{document}", document.len()).as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// What a message is answered with.
+fn answer(text: &str, open: &mut BTreeSet<String>, asked: &Asked) -> Option<String> {
+    let bytes = text.len() as u64;
+    Asked::add(&asked.bytes, bytes);
+    asked.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    let mut words = text.split('"');
+    let verb = words.nth(1)?;
+    let id = words.nth(1)?.to_owned();
+    let mut excess = text.len() > MESSAGE_BYTES || id.len() > ID_BYTES;
+    let answer = match verb {
+        "REQ" => {
+            let (filters, limit) = measure(text);
+            Asked::add(&asked.requests, 1);
+            Asked::add(&asked.filters, filters as u64);
+            open.insert(id.clone());
+            asked.most_filters.fetch_max(filters as u64, Ordering::Relaxed);
+            asked.most_subscriptions.fetch_max(open.len() as u64, Ordering::Relaxed);
+            excess |= filters > FILTERS || open.len() > SUBSCRIPTIONS || limit > LIMIT;
+            Some(format!(r#"["EOSE","{id}"]"#))
+        }
+        "CLOSE" => {
+            open.remove(&id);
+            None
+        }
+        "NEG-OPEN" => {
+            Asked::add(&asked.reconciliations, 1);
+            Some(format!(r#"["NEG-ERR","{id}","error: negentropy is not supported here"]"#))
+        }
+        _ => None,
+    };
+    if excess {
+        Asked::add(&asked.excesses, 1);
+    }
+    answer
+}
+
+/// How many filters a request has, and the largest `limit` of them. Braces occur only around filters: the values that are
+/// asked for are ids, names and numbers.
+fn measure(text: &str) -> (usize, u64) {
+    let filters = text.bytes().filter(|byte| *byte == b'{').count();
+    let limit = |rest: &str| {
+        rest.split(|letter: char| !letter.is_ascii_digit()).next().and_then(|digits| digits.parse::<u64>().ok())
+    };
+    let limits = text.split(r#""limit":"#).skip(1).filter_map(limit);
+    (filters, limits.max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_measured() {
+        assert_eq!(measure(r##"["REQ","a",{"#e":["x"],"limit":0},{"limit":500,"kinds":[1]}]"##), (2, 500));
+        assert_eq!(measure(r#"["REQ","a",{}]"#), (1, 0));
+    }
+
+    #[test]
+    fn more_than_is_allowed_is_noticed() {
+        let asked = Asked::default();
+        let mut open = BTreeSet::new();
+        for number in 0..=SUBSCRIPTIONS {
+            let request = format!(r#"["REQ","{number}",{{"limit":0}}]"#);
+            assert_eq!(answer(&request, &mut open, &asked), Some(format!(r#"["EOSE","{number}"]"#)));
+            assert_eq!(asked.figures().excesses, u64::from(number == SUBSCRIPTIONS));
+        }
+        assert_eq!(answer(r#"["CLOSE","0"]"#, &mut open, &asked), None);
+        assert_eq!(open.len(), SUBSCRIPTIONS);
+        let many = format!(r#"["REQ","1",{}]"#, vec!["{}"; FILTERS + 1].join(","));
+        answer(&many, &mut open, &asked);
+        assert_eq!(asked.figures().excesses, 2);
+    }
+}
