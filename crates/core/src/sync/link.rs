@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::{Batch, BatchId, Job, JobId};
 use super::chunk::{Names, Scope, Size};
+use super::flaw::Flaw;
 use super::health::Health;
 use super::io::{Seq, Session, SubId, Via};
 use super::live::{LiveKey, LiveSet, Polled, Wish};
 use super::page::PageCap;
-use super::peer::{Learned, Totals};
+use super::peer::{Covered, Learned, Peer, Totals};
 use super::terms::{Budget, Terms};
 use super::url::RelayUrl;
-use super::wants::RepoKey;
+use super::wants::{RepoKey, Wants};
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
@@ -281,7 +282,7 @@ impl Link {
     }
 
     /// Up to which arrival everything followed here has been had.
-    pub(super) fn covered_up_to(&self, wants: &super::wants::Wants) -> Seq {
+    pub(super) fn covered_up_to(&self, wants: &Wants) -> Seq {
         let mut up_to = wants.heard;
         for (key, cover) in &self.covers {
             let Some(repo) = wants.repo(*key) else { continue };
@@ -317,6 +318,80 @@ impl Link {
             _ => {}
         }
     }
+}
+
+impl Link {
+    pub(super) fn current_session(&self) -> Option<Session> {
+        match &self.state {
+            State::Idle => None,
+            State::Dialing(session) => Some(*session),
+            State::Up(up) => Some(up.session),
+        }
+    }
+
+    /// When this link wants to be woken.
+    pub(super) fn next_alarm(&self, now: Now, flaw: Option<Flaw>) -> Option<Moment> {
+        let unwanted = self.unwanted.map(|at| at.plus_secs(limits::SYNC_UNWANTED_SECS));
+        let State::Up(up) = &self.state else {
+            return earliest([unwanted, self.dial_at(flaw).filter(|_| !self.in_line)]);
+        };
+        if up.leaving {
+            return None;
+        }
+        let jobs = up.jobs.values().map(|job| job.deadline);
+        let live = up.live.values().map(|set| (!set.unconfirmed.is_empty()).then_some(set.deadline));
+        let closing = up.subs.values().map(|sub| match sub.what {
+            What::Closing(until) => Some(until),
+            _ => None,
+        });
+        let later = |at: Moment| (at > now.mono).then_some(at);
+        let quiet = self.health.quiet_until().and_then(later);
+        let auth = match up.auth.state {
+            AuthState::Wanted(at) | AuthState::Sent(at) => Some(at),
+            _ => None,
+        };
+        let owed = self.owed.iter().map(|owed| Some(owed.due)).min().flatten();
+        let idle = up.generation.is_none();
+        let rest = [
+            quiet,
+            auth,
+            owed.and_then(later),
+            later(up.hold_until),
+            up.poll_at.and_then(later),
+            idle.then_some(self.next_full.max(Moment(now.mono.0 + 1))),
+            unwanted,
+        ];
+        earliest(jobs.chain(live).chain(closing).chain(rest))
+    }
+
+    /// The row that outlives this process.
+    pub(super) fn row(&self, now: Now, epoch: u64, wants: &Wants) -> Peer {
+        let left = self.next_full.since(now.mono).as_secs();
+        let covered = self.heard.filter(|_| self.announced).map(|heard| Covered {
+            epoch,
+            announcements: self.announced,
+            up_to: self.covered_up_to(wants),
+            lost_at: heard.wall,
+            since: self.since,
+            next_full_at: now.wall.plus_secs(left),
+            failed: self.overfull || !self.owed.is_empty(),
+        });
+        Peer {
+            url: self.url.clone(),
+            wanted_at: now.wall,
+            health: self.health.row(now),
+            learned: self.learned,
+            covered,
+            totals: self.totals,
+            paused: self.paused,
+            is_self: self.is_self,
+        }
+    }
+}
+
+/// The earliest of several moments.
+fn earliest(moments: impl IntoIterator<Item = Option<Moment>>) -> Option<Moment> {
+    moments.into_iter().flatten().min()
 }
 
 /// Where a relay's connection stands. The numbers are those of the metric.

@@ -8,7 +8,9 @@
 
 mod batch;
 mod chunk;
+mod compare;
 pub mod complaint;
+mod ctx;
 mod dial;
 mod drive;
 pub mod flaw;
@@ -21,8 +23,13 @@ mod live;
 pub mod nego;
 pub mod page;
 pub mod peer;
+mod plan;
+mod rebuff;
 mod recent;
 pub mod refused;
+mod relink;
+mod session;
+mod settle;
 pub mod terms;
 pub mod url;
 mod view;
@@ -31,12 +38,12 @@ mod wants;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::batch::JobId;
+use self::ctx::{Chance, Ctx};
 use self::dial::Dials;
-use self::drive::earliest;
 use self::flaw::Flaw;
 use self::flight::Flights;
-use self::io::{AskId, Heard, Input, Note, Order, Output, Restored, Row, RowKey, Say, Session, SubId, Via};
-use self::link::{AuthState, Link, LinkId, State, Up, What};
+use self::io::{AskId, Heard, Input, Order, Output, Restored, Row, RowKey, Session, Via};
+use self::link::{Link, LinkId};
 use self::peer::Peer;
 use self::recent::Recent;
 use self::refused::{RefusedConfig, RefusedIndex};
@@ -74,87 +81,6 @@ pub struct SyncConfig {
     /// A deliberate mistake, for the simulator.
     #[doc(hidden)]
     pub flaw: Option<Flaw>,
-}
-
-/// Numbers that look like chance and come from a seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Chance(u64);
-
-impl Chance {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
-
-/// What a link may see and use of the rest while it works.
-pub(super) struct Ctx<'a> {
-    now: Now,
-    config: &'a SyncConfig,
-    wants: &'a Wants,
-    refused: &'a RefusedIndex,
-    out: &'a mut VecDeque<Output>,
-    next: &'a mut u64,
-    asks: &'a mut BTreeMap<AskId, (LinkId, JobId)>,
-    /// Reconciliations under way, on all links.
-    negs: &'a mut usize,
-    /// Links that wait for one to end.
-    starved: &'a mut BTreeSet<LinkId>,
-    chance: &'a mut Chance,
-}
-
-impl Ctx<'_> {
-    fn next(&mut self) -> u64 {
-        *self.next += 1;
-        *self.next
-    }
-
-    fn sub(&mut self) -> SubId {
-        if self.flawed(Flaw::IdsReused) {
-            return SubId(*self.next / 8);
-        }
-        SubId(self.next())
-    }
-
-    fn ask(&mut self, link: LinkId, job: JobId) -> AskId {
-        let ask = AskId(self.next());
-        self.asks.insert(ask, (link, job));
-        ask
-    }
-
-    fn say(&mut self, up: &mut Up, say: Say) {
-        up.said += match &say {
-            Say::Req(_, filters) => filters.iter().map(live::text_bytes).sum(),
-            Say::NegOpen(_, filter, message) => live::text_bytes(filter) + 2 * message.len(),
-            Say::NegMsg(_, message) => 2 * message.len(),
-            Say::Close(_) | Say::NegClose(_) | Say::Auth(_) => 0,
-        };
-        self.out.push_back(Output::Say(up.session, say));
-    }
-
-    fn note(&mut self, note: Note) {
-        self.out.push_back(Output::Note(note));
-    }
-
-    fn flawed(&self, flaw: Flaw) -> bool {
-        self.config.flaw == Some(flaw)
-    }
-
-    /// Give or take a fifth.
-    fn jitter(&mut self, secs: u64) -> u64 {
-        secs * (80 + self.chance.next() % 41) / 100
-    }
-
-    /// Seconds until the next full reconciliation: 23 to 25 hours.
-    fn daily(&mut self) -> u64 {
-        if self.flawed(Flaw::DailyForgotten) {
-            return 100 * limits::SYNC_DAILY_SECS;
-        }
-        limits::SYNC_DAILY_SECS - 3_600 + self.chance.next() % 7_200
-    }
 }
 
 /// The machine.
@@ -552,75 +478,6 @@ impl Machine for Syncer {
         let more = self.refused.more();
         self.reconsider(more);
         self.work();
-    }
-}
-
-impl Link {
-    fn current_session(&self) -> Option<Session> {
-        match &self.state {
-            State::Idle => None,
-            State::Dialing(session) => Some(*session),
-            State::Up(up) => Some(up.session),
-        }
-    }
-
-    /// When this link wants to be woken.
-    fn next_alarm(&self, now: Now, flaw: Option<Flaw>) -> Option<Moment> {
-        let unwanted = self.unwanted.map(|at| at.plus_secs(limits::SYNC_UNWANTED_SECS));
-        let State::Up(up) = &self.state else {
-            return earliest([unwanted, self.dial_at(flaw).filter(|_| !self.in_line)]);
-        };
-        if up.leaving {
-            return None;
-        }
-        let jobs = up.jobs.values().map(|job| job.deadline);
-        let live = up.live.values().map(|set| (!set.unconfirmed.is_empty()).then_some(set.deadline));
-        let closing = up.subs.values().map(|sub| match sub.what {
-            What::Closing(until) => Some(until),
-            _ => None,
-        });
-        let later = |at: Moment| (at > now.mono).then_some(at);
-        let quiet = self.health.quiet_until().and_then(later);
-        let auth = match up.auth.state {
-            AuthState::Wanted(at) | AuthState::Sent(at) => Some(at),
-            _ => None,
-        };
-        let owed = self.owed.iter().map(|owed| Some(owed.due)).min().flatten();
-        let idle = up.generation.is_none();
-        let rest = [
-            quiet,
-            auth,
-            owed.and_then(later),
-            later(up.hold_until),
-            up.poll_at.and_then(later),
-            idle.then_some(self.next_full.max(Moment(now.mono.0 + 1))),
-            unwanted,
-        ];
-        earliest(jobs.chain(live).chain(closing).chain(rest))
-    }
-
-    /// The row that outlives this process.
-    fn row(&self, now: Now, epoch: u64, wants: &Wants) -> Peer {
-        let left = self.next_full.since(now.mono).as_secs();
-        let covered = self.heard.filter(|_| self.announced).map(|heard| peer::Covered {
-            epoch,
-            announcements: self.announced,
-            up_to: self.covered_up_to(wants),
-            lost_at: heard.wall,
-            since: self.since,
-            next_full_at: now.wall.plus_secs(left),
-            failed: self.overfull || !self.owed.is_empty(),
-        });
-        Peer {
-            url: self.url.clone(),
-            wanted_at: now.wall,
-            health: self.health.row(now),
-            learned: self.learned,
-            covered,
-            totals: self.totals,
-            paused: self.paused,
-            is_self: self.is_self,
-        }
     }
 }
 

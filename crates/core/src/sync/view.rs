@@ -1,10 +1,10 @@
 //! What people may see of sync: a picture of one moment.
 
+use super::Syncer;
 use super::health;
-use super::link::{Link, Status};
+use super::link::{Link, Status, Up, What};
 use super::peer::{Learned, Totals};
 use super::url::RelayUrl;
-use super::{Syncer, dial};
 use crate::machine::Machine;
 use crate::time::Timestamp;
 
@@ -109,7 +109,7 @@ impl Syncer {
             repositories: link.covers.len(),
             covered: covered.count(),
             held: link.held.len(),
-            subscriptions: up.map(dial::count).unwrap_or_default(),
+            subscriptions: up.map(|up| count(up)).unwrap_or_default(),
             filters: up.map_or(0, |up| up.live.values().map(|set| set.filters).sum()),
             polled: up.map_or(0, |up| up.polled.len()),
             wide: up.is_some_and(|up| up.wide.is_some()),
@@ -129,4 +129,10 @@ impl Syncer {
             bootstrap: link.bootstrap,
         }
     }
+}
+
+/// Which kinds of requests are open, for the view.
+fn count(up: &Up) -> (usize, usize) {
+    let live = up.subs.values().filter(|sub| matches!(sub.what, What::Live(_))).count();
+    (live, up.subs.len() - live)
 }

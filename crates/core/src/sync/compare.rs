@@ -1,0 +1,141 @@
+//! Reconciliations: what is here, what is there, and fetching the difference.
+
+use super::batch::{Ask, BatchId, Doing, JobId};
+use super::drive::page;
+use super::io::{LocalIds, Note, Output, Say, SubId};
+use super::link::{Link, State, What};
+use super::nego::{Nego, NegoTurn};
+use super::{Ctx, limits};
+use crate::nostr::event::EventId;
+use crate::nostr::filter::Filter;
+use crate::time::Timestamp;
+
+impl Link {
+    /// Asks the store which events are missing.
+    pub(super) fn look(&mut self, ctx: &mut Ctx<'_>, batch: BatchId, ids: Vec<EventId>, round: u8) {
+        let link = self.id;
+        let State::Up(up) = &mut self.state else { return };
+        let Some(asking) = up.batches.get_mut(&batch) else { return };
+        asking.jobs += 1;
+        let id = JobId(ctx.next());
+        let ask = ctx.ask(link, id);
+        ctx.out.push_back(Output::AskMissing(ask, ids));
+        let job =
+            super::batch::Job { batch, sub: None, doing: Doing::Looking(round), began: ctx.now.mono, deadline: None };
+        up.jobs.insert(id, job);
+    }
+
+    /// The store says what is missing.
+    pub(super) fn missing(&mut self, ctx: &mut Ctx<'_>, id: JobId, mut ids: Vec<EventId>) {
+        let Some(job) = self.end_job(ctx, id) else { return };
+        let Doing::Looking(round) = job.doing else { return };
+        ids.retain(|id| !ctx.refused.contains(id));
+        let Some(batch) = self.up_mut().and_then(|up| up.batches.get_mut(&job.batch)) else { return };
+        match round {
+            _ if ids.is_empty() => {}
+            0 | 1 => batch.todo.push_front(Ask::Fetch(ids, round)),
+            _ => batch.trouble("does not serve the events that it offers"),
+        }
+    }
+
+    /// The store says what is here.
+    pub(super) fn local_ids(&mut self, ctx: &mut Ctx<'_>, id: JobId, ids: LocalIds) {
+        let quiet = self.is_quiet(ctx.now);
+        let State::Up(up) = &mut self.state else { return };
+        let Some(job) = up.jobs.get_mut(&id) else { return };
+        let Doing::Comparing(filter) = &job.doing else { return };
+        let mut filter = filter.clone();
+        let batch_id = job.batch;
+        let mut items = ids.items;
+        let down_to = ids.down_to.filter(|from| from.0 > 0 && filter.since.is_none_or(|since| *from > since));
+        if down_to.is_none() {
+            items.extend(ctx.refused.items(&self.url, &filter));
+        }
+        items.sort_unstable();
+        items.dedup();
+        let frame = up.budget.frame_beside(super::live::text_bytes(&filter)).filter(|_| !items.is_empty());
+        let Some(frame) = frame.filter(|_| !quiet && up.unsent < limits::SYNC_MAX_UNSENT) else {
+            let nothing = items.is_empty() || frame.is_none();
+            self.end_job(ctx, id);
+            let Some(batch) = self.up_mut().and_then(|up| up.batches.get_mut(&batch_id)) else { return };
+            if nothing {
+                batch.blank.push(filter);
+            } else {
+                batch.todo.push_back(Ask::Compare(filter));
+            }
+            return;
+        };
+        if let Some(from) = down_to
+            && let Some(batch) = up.batches.get_mut(&batch_id)
+        {
+            // This window, and everything before it as another.
+            batch.todo.push_back(Ask::Compare(Filter { until: Some(Timestamp(from.0 - 1)), ..filter.clone() }));
+            filter.since = Some(from);
+        }
+        let (nego, first) = Nego::begin(&items, frame);
+        let sub = ctx.sub();
+        up.subs.insert(sub, super::link::Sub { what: What::Job(id), answered: false });
+        if let Some(job) = up.jobs.get_mut(&id) {
+            job.sub = Some(sub);
+            job.deadline = Some(ctx.now.mono.plus_secs(limits::SYNC_NEG_SECS));
+            job.doing = Doing::Reconciling(filter.clone(), Box::new(nego));
+        }
+        ctx.say(up, Say::NegOpen(sub, filter, first));
+    }
+
+    pub(super) fn neg_msg(&mut self, ctx: &mut Ctx<'_>, sub: SubId, message: &[u8]) {
+        let quiet = self.is_quiet(ctx.now);
+        let State::Up(up) = &mut self.state else { return };
+        let Some(What::Job(id)) = up.subs.get(&sub).map(|sub| sub.what) else { return };
+        let Some(job) = up.jobs.get_mut(&id) else { return };
+        let batch_id = job.batch;
+        let Doing::Reconciling(filter, nego) = &mut job.doing else { return };
+        let turn = nego.hear(message);
+        job.deadline = Some(ctx.now.mono.plus_secs(limits::SYNC_NEG_SECS));
+        if let NegoTurn::Say(_) = turn
+            && quiet
+        {
+            // Nothing more is asked now; it begins anew later.
+            let filter = filter.clone();
+            return self.stop_reconciling(ctx, id, sub, Ask::Compare(filter));
+        }
+        match turn {
+            NegoTurn::Say(message) => ctx.say(up, Say::NegMsg(sub, message)),
+            NegoTurn::Done => {
+                let need = nego.need();
+                let lacking = nego.lacking().len() as u64;
+                let compared = nego.items() as u64;
+                self.totals.compared += compared;
+                self.totals.shared += compared.saturating_sub(lacking);
+                up.pace = (up.pace + 1).min(limits::SYNC_PACE);
+                up.close(ctx, sub, true);
+                // A reconciliation that has ended has no answer to wait for.
+                up.subs.remove(&sub);
+                let lacks = up.batches.get(&batch_id).filter(|_| lacking > 0);
+                if let Some(repo) = lacks.and_then(|batch| match &batch.scope.repos[..] {
+                    [repo] if batch.via == super::io::Via::Daily => ctx.wants.repo(*repo),
+                    _ => None,
+                }) {
+                    ctx.note(Note::PeerLacks(self.url.clone(), repo.id.clone(), lacking));
+                }
+                self.end_job(ctx, id);
+                if !need.is_empty() {
+                    self.look(ctx, batch_id, need, 0);
+                }
+            }
+            NegoTurn::Dense | NegoTurn::Endless | NegoTurn::Bad => {
+                let ask = page(filter.clone(), up.budget.page);
+                self.stop_reconciling(ctx, id, sub, ask);
+            }
+        }
+    }
+
+    pub(super) fn stop_reconciling(&mut self, ctx: &mut Ctx<'_>, id: JobId, sub: SubId, instead: Ask) {
+        let Some(job) = self.end_job(ctx, id) else { return };
+        let State::Up(up) = &mut self.state else { return };
+        up.close(ctx, sub, true);
+        if let Some(batch) = up.batches.get_mut(&job.batch) {
+            batch.todo.push_back(instead);
+        }
+    }
+}
