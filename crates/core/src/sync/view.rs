@@ -109,7 +109,7 @@ impl Syncer {
             repositories: link.covers.len(),
             covered: covered.count(),
             held: link.held.len(),
-            subscriptions: up.map(|up| count(up)).unwrap_or_default(),
+            subscriptions: up.map(count).unwrap_or_default(),
             filters: up.map_or(0, |up| up.live.values().map(|set| set.filters).sum()),
             polled: up.map_or(0, |up| up.polled.len()),
             wide: up.is_some_and(|up| up.wide.is_some()),
