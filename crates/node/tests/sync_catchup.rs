@@ -181,6 +181,40 @@ fn after_a_short_stop_only_what_is_newer_is_asked_for() {
 }
 
 #[test]
+fn a_crash_in_the_middle_loses_nothing() {
+    let fake = Fake::start(Manners { page: 50, ..Manners::default() });
+    let mut server = Neighbour::start(&[]);
+    let project = Project::new(1, "crash", &[server.place], &[&fake.url()]);
+    let events = history(&project, 200);
+    for event in &events {
+        fake.publish(event);
+    }
+    server.host(&project);
+    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    eventually("a part has come", || (server.served(&all) >= 50).then_some(()));
+    server.kill();
+    server.again();
+    server.eventually_served(&all);
+    server.eventually_state(&fake.url(), 3.0);
+}
+
+#[test]
+fn a_relay_that_breaks_off_is_had_in_parts() {
+    let fake = Fake::start(Manners { page: 50, breaks_off: 150, ..Manners::default() });
+    let mut server = Neighbour::start(&[]);
+    let project = Project::new(1, "parts", &[server.place], &[&fake.url()]);
+    // More than fits into a connection: it must go on where it stood.
+    let events = project.issues(&Author::new(9), THEN, 400);
+    for event in &events {
+        fake.publish(event);
+    }
+    server.host(&project);
+    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    server.eventually_served(&all);
+    assert!(fake.connections() <= 8, "{}", fake.connections());
+}
+
+#[test]
 fn whoever_is_asked_to_stop_says_goodbye() {
     let (fake, other) = (Fake::start(Manners::default()), Fake::start(Manners::default()));
     let mut server = Neighbour::start(&[("SHUTDOWN_GRACE_SECS", "10")]);

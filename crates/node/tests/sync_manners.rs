@@ -55,6 +55,11 @@ fn left_in_peace(complaint: Complaint) {
     // It has complained, not gone.
     assert_eq!(fake.connections(), 1);
     assert!(!records.iter().any(|record| matches!(record.deed, Deed::Left(_))), "{records:?}");
+    // Whoever begins anew does not forget it.
+    server.stop();
+    server.again();
+    server.eventually_metric(&of("ngit_sync_relay_status", &fake), 5.0);
+    assert_eq!(fake.connections(), 1);
 }
 
 #[test]

@@ -143,7 +143,9 @@ impl Syncer {
             let Some(up) = link.session(session) else { continue };
             if waiter.loose {
                 up.loose = up.loose.saturating_sub(1);
+                link.stirred = true;
             }
+            let Some(up) = link.session(session) else { continue };
             if judgement == Judgement::Forged {
                 up.nonsense += 1;
             }

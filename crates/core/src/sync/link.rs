@@ -36,6 +36,8 @@ pub(super) struct Link {
     pub(super) held: BTreeSet<RepoKey>,
     /// Repositories with something that was never asked for here.
     pub(super) dirty: BTreeSet<RepoKey>,
+    /// Some of those may be ripe; looking for one costs as much as there are.
+    pub(super) stirred: bool,
     /// The size of all that is followed here.
     pub(super) whole: Size,
     /// Announcements have been asked for in whole.

@@ -390,6 +390,11 @@ impl Syncer {
         self.wants.closes = None;
         for key in std::mem::take(&mut self.wants.gathering) {
             let links = self.wants.repo(key).map(|repo| &repo.links);
+            for id in links.into_iter().flatten() {
+                if let Some(link) = self.links.get_mut(id) {
+                    link.stirred = true;
+                }
+            }
             self.restless.extend(
                 links.into_iter().flatten().filter(|id| self.links.get(id).is_some_and(|link| link.up().is_some())),
             );

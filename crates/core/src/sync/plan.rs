@@ -172,7 +172,7 @@ impl Link {
 
     /// What was never asked for here.
     pub(super) fn cover_new(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        if self.dirty.is_empty() {
+        if self.dirty.is_empty() || !self.stirred {
             return false;
         }
         let portion = self.portion(ctx);
@@ -219,6 +219,7 @@ impl Link {
         }
         let scope = gatherer.scope;
         if scope.is_empty() {
+            self.stirred = false;
             return false;
         }
         let batch = Batch::new(scope, Origin::New, Via::CatchUp, ctx.now.wall);

@@ -61,6 +61,7 @@ impl Syncer {
             });
             link.covers.insert(key, cover);
             link.dirty.insert(key);
+            link.stirred = true;
             link.whole = link.whole.plus(Size::of(repo));
         }
         link.held = held;
@@ -134,6 +135,7 @@ impl Syncer {
             covers: BTreeMap::new(),
             held: Default::default(),
             dirty: Default::default(),
+            stirred: true,
             whole: Default::default(),
             announced: usable.is_some_and(|covered| covered.announcements),
             restored: usable.map(|covered| covered.up_to),

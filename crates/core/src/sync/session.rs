@@ -71,6 +71,7 @@ impl Link {
             open: 0,
         });
         self.unsaved = true;
+        self.stirred = true;
         self.heard = Some(ctx.now);
         self.state = State::Up(Box::new(Up {
             session,

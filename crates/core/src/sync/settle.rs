@@ -42,6 +42,7 @@ impl Link {
             batch.trouble = None;
         }
         self.unsaved = true;
+        self.stirred = true;
         if batch.gaps.0 > 0 {
             self.totals.gaps += batch.gaps.0;
             let (count, examples) = batch.gaps.clone();

@@ -2,6 +2,7 @@
 //! and keeps it when it is started again.
 
 pub mod fake;
+mod guest;
 pub mod independent;
 
 use std::fs::{self, File};
@@ -118,7 +119,7 @@ impl Neighbour {
         let at = place.to_string();
         let own = [("BIND_ADDRESS", at.as_str()), ("DOMAIN", at.as_str())];
         let all = [&SETTINGS[..], &own, settings].concat();
-        let settings = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let settings: Vec<_> = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let folder = Arc::new(TempDir::new().expect("a folder"));
         Self { server: spawn(&folder, &settings), place, client: None, folder, settings }
     }
@@ -243,7 +244,7 @@ impl Drop for Neighbour {
     }
 }
 
-fn spawn(folder: &Arc<TempDir>, settings: &Vec<(String, String)>) -> Server {
+fn spawn(folder: &Arc<TempDir>, settings: &[(String, String)]) -> Server {
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let mut command = super::command(folder.path(), &settings);
     let log = File::options().create(true).append(true).open(folder.path().join("log")).expect("a file");

@@ -23,6 +23,9 @@ use crate::chance::Chance;
 /// When everybody becomes honest.
 pub const HEALED: Time = 7 * DAY;
 
+/// Milliseconds between pongs.
+const PONGS: Time = 6 * HOUR;
+
 /// Events of one world at most.
 const EVENTS: usize = 500;
 
@@ -71,7 +74,6 @@ impl World {
             dataless: Vec::new(),
             broken: None,
             healed: false,
-            rows_checked: 0,
             chance,
         };
         for node in 0..nodes {
@@ -80,6 +82,7 @@ impl World {
         }
         world.spread(&tales);
         world.trouble(&authors);
+        world.pongs_come();
         for node in 0..nodes {
             let delay = if node == 0 { 0 } else { world.between(0, 10 * MINUTE) };
             world.after(delay, Happening::Fault(Box::new(Fault::Start(node))));
@@ -90,7 +93,10 @@ impl World {
     fn config(&mut self, node: usize, flaw: Option<Flaw>) -> SyncConfig {
         let mut bootstrap = Vec::new();
         if self.chance.below(10) < 7 {
-            bootstrap.extend(RelayUrl::parse(&tale::relay_url(self.chance.below(RELAYS))));
+            // One that is there: a world in which nobody is has nothing to tell.
+            let there: Vec<usize> = self.hosts.values().copied().filter(|relay| *relay < RELAYS).collect();
+            let relay = self.chance.pick(&there).copied().unwrap_or(0);
+            bootstrap.extend(RelayUrl::parse(&tale::relay_url(relay)));
         }
         SyncConfig {
             service: tale::service(node),
@@ -191,17 +197,30 @@ impl World {
         }
     }
 
+    /// Pongs come every few hours, so that rows are written; see [`pongs`](Self::pongs).
+    fn pongs_come(&mut self) {
+        for node in 0..self.nodes.len() {
+            for nth in 1..(HEALED + 2 * DAY) / PONGS {
+                self.queue.plan(nth * PONGS, Happening::Fault(Box::new(Fault::Pongs(node))));
+            }
+        }
+    }
+
     fn incident(&mut self, begin: Time, end: Time, authors: &[PublicKey]) {
         let relay = self.chance.below(RELAYS);
         let node = self.chance.below(self.nodes.len());
         let at = |world: &mut Self| world.between(begin, end);
         let plan = |world: &mut Self, at: Time, fault: Fault| world.queue.plan(at, Happening::Fault(Box::new(fault)));
-        match self.chance.below(14) {
+        match self.chance.below(17) {
             0 | 1 => {
                 // A restart, now and then a long one.
                 let stop = at(self);
                 let down =
                     if self.chance.one_in(3) { self.between(MINUTE, 3 * HOUR) } else { self.between(SECOND, MINUTE) };
+                // What was heard lately is on disk by then.
+                for before in [16, 11, 6, 1] {
+                    plan(self, stop.saturating_sub(before * MINUTE), Fault::Pongs(node));
+                }
                 plan(self, stop, Fault::Crash(node));
                 plan(self, stop + down, Fault::Start(node));
             }
@@ -237,7 +256,7 @@ impl World {
                 let end = if self.chance.one_in(4) { end + DAY } else { end };
                 plan(self, end.min(HEALED - MINUTE), Fault::Habits(relay, Box::new(usual)));
             }
-            10 | 11 => {
+            10..=14 => {
                 let usual = self.relays[relay].persona.clone();
                 let mut odd = usual.clone();
                 odd.habit(&mut self.chance, authors);
@@ -280,8 +299,9 @@ impl World {
 
 /// Which stories are told in a world, and how much of each.
 fn choose(chance: &mut Chance) -> Vec<(&'static Tale, Vec<(Role, Ix)>)> {
-    let most = 80 + chance.below(EVENTS - 80);
-    let wanted = 3 + chance.below(18);
+    let large = chance.one_in(6);
+    let most = if large { EVENTS } else { 60 + chance.below(EVENTS / 2 - 60) };
+    let wanted = 3 + chance.below(if large { 18 } else { 8 });
     let share = 20 + chance.below(81);
     let floods = chance.one_in(4);
     let mut left: Vec<&Tale> = corpus().tales().iter().collect();

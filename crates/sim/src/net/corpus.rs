@@ -8,9 +8,10 @@ use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
+use grasp_core::sync::url::RelayUrl;
 
 use super::bits::{Bits, MOST};
-use super::tale::{self, Tale};
+use super::tale::{self, SERVICES, Tale};
 
 /// The wall time at which every world begins.
 pub const EPOCH: u64 = 1_700_000_000;
@@ -34,6 +35,16 @@ pub struct Corpus {
     expiring: Vec<(u64, Ix)>,
     tales: Vec<Tale>,
     strays: Vec<Ix>,
+    urls: BTreeMap<String, Named>,
+}
+
+/// A relay as an announcement names it.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What is dialled for it; nothing if that cannot be.
+    pub url: Option<RelayUrl>,
+    /// Whether it means the node of that number.
+    pub own: [bool; SERVICES.len()],
 }
 
 static CORPUS: LazyLock<Corpus> = LazyLock::new(|| {
@@ -68,6 +79,7 @@ impl Corpus {
             losers: Vec::new(),
             victims: Vec::new(),
             expiring: Vec::new(),
+            urls: BTreeMap::new(),
             events,
             ids,
             tales,
@@ -88,6 +100,11 @@ impl Corpus {
             self.expiring.extend(event.expires_at().map(|at| (at.0, ix)));
         }
         self.expiring.sort_unstable();
+        let named = self.events.iter().filter(|event| event.kind == kinds::ANNOUNCEMENT);
+        for text in named.flat_map(|event| event.tags.iter().filter(|tag| tag[0] == "relays").flatten()) {
+            let own = std::array::from_fn(|node| tale::service(node).is_own_relay(text));
+            self.urls.entry(text.clone()).or_insert_with(|| Named { url: RelayUrl::parse(text), own });
+        }
         let mut versions: BTreeMap<Coordinate, Bits> = BTreeMap::new();
         for (event, ix) in self.events.iter().zip(0..) {
             if let Some(at) = event.coordinate() {
@@ -195,6 +212,12 @@ impl Corpus {
     #[must_use]
     pub fn strays(&self) -> &[Ix] {
         &self.strays
+    }
+
+    /// What a relay's name in an announcement means: reading URLs takes long.
+    #[must_use]
+    pub fn named(&self, text: &str) -> Option<&Named> {
+        self.urls.get(text)
     }
 
     /// All events of an author.

@@ -12,8 +12,8 @@ use crate::contract::Shelf;
 /// Something that happens to the world and not because somebody in it wants it.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// A pong comes in.
-    Pong(ConnId),
+    /// Pongs come to a node from everybody it is connected to.
+    Pongs(usize),
     /// An attempt to connect that was given up is over.
     HungUp(usize, u32, Session),
     /// A node's process ends.
@@ -44,7 +44,7 @@ const SILENCE: (Time, Time) = (60 * SECOND, 90 * SECOND);
 impl World {
     pub(super) fn fault(&mut self, fault: Fault) {
         match fault {
-            Fault::Pong(conn) => self.pong(conn),
+            Fault::Pongs(node) => self.pongs(node),
             Fault::HungUp(node, life, session) => {
                 if self.nodes[node].lives(life) && self.nodes[node].leaving.remove(&session) {
                     self.tell(node, Input::Down(session, Loss::HungUp));

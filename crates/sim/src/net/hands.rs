@@ -289,6 +289,7 @@ impl World {
             return;
         }
         let (names, _) = self.nodes[node].house.bells();
+        let named = !names.is_empty();
         for name in names {
             let followed = self.nodes[node].house.followed(&name);
             self.tell(node, Input::Interest(name, followed));
@@ -297,6 +298,9 @@ impl World {
         let newer = self.nodes[node].house.memory().served_after(told);
         if let Some((last, _)) = newer.last() {
             self.nodes[node].told = *last;
+        }
+        if named || !newer.is_empty() {
+            self.nodes[node].claims.clear();
         }
         for (seq, event) in &newer {
             self.tell(node, Input::Served(interest::arrived(*seq, event)));

@@ -84,6 +84,17 @@ pub struct Counts {
     pub most_passes: u64,
 }
 
+impl Counts {
+    /// Takes the greater of each number.
+    pub fn widen(&mut self, other: &Self) {
+        self.requests = self.requests.max(other.requests);
+        self.dials = self.dials.max(other.dials);
+        self.submitted = self.submitted.max(other.submitted);
+        self.most_a_day = self.most_a_day.max(other.most_a_day);
+        self.most_passes = self.most_passes.max(other.most_passes);
+    }
+}
+
 /// Wakes at one moment after which nothing but a loop can be the reason.
 const MOST_WAKES: u32 = 5_000;
 

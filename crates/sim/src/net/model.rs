@@ -28,9 +28,8 @@ impl World {
     /// The relays that a node wants and that are there, by place.
     fn wanted(&mut self, node: usize) -> Vec<(RelayUrl, usize)> {
         let followed = wish::all_followed(&mut self.nodes[node].house);
-        let house = &self.nodes[node].house;
-        let named =
-            followed.iter().filter(|repo| repo.place == Place::Served).flat_map(|repo| wish::relays_of(house, repo));
+        let served = followed.iter().filter(|repo| repo.place == Place::Served);
+        let named = served.flat_map(|repo| wish::relays_of(node, repo)).cloned();
         let mut wanted: Vec<RelayUrl> = named.chain(self.nodes[node].config.bootstrap.iter().cloned()).collect();
         wanted.sort_by(|a, b| a.place().cmp(b.place()));
         wanted.dedup_by(|a, b| a.place() == b.place());
@@ -61,7 +60,7 @@ impl World {
         let mut seen = Bits::default();
         for (url, relay) in self.wanted(node) {
             let mut wish = wish::layer_one();
-            wish.extend(&wish::related(&mut self.nodes[node].house, &followed, url.place(), u64::MAX));
+            wish.extend(&wish::related(&mut self.nodes[node], &followed, url.place(), u64::MAX));
             for ix in self.relays[relay].shown(now).and(&wish).iter() {
                 if seen.insert(ix) && !before.contains(&corpus().event(ix).id) {
                     offered.push((ix, url.to_string()));
@@ -131,7 +130,7 @@ impl World {
         }
         let cap = persona.cap.min(500);
         let shown = self.relays[relay].shown(self.now);
-        let wish = wish::related(&mut self.nodes[node].house, followed, place, u64::MAX);
+        let wish = wish::related(&mut self.nodes[node], followed, place, u64::MAX);
         let mut seconds: std::collections::BTreeMap<(u64, &str, u8), usize> = std::collections::BTreeMap::new();
         for ix in shown.and(&wish).iter() {
             let event = corpus().event(ix);

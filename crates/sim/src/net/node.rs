@@ -60,6 +60,8 @@ pub struct Node {
     pub judged: Bits,
     /// Whether its clock was ever set.
     pub unsettled: bool,
+    /// The most that rows can claim by place, until something comes.
+    pub claims: BTreeMap<String, Bits>,
 }
 
 /// An event on its way to the registrar.
@@ -98,6 +100,7 @@ impl Node {
             leaving: BTreeSet::new(),
             judged: Bits::default(),
             unsettled: false,
+            claims: BTreeMap::new(),
         }
     }
 

@@ -200,9 +200,11 @@ impl Persona {
         if chance.one_in(4) {
             persona.slowness(chance);
         }
-        for _ in 0..chance.below(4) {
+        // Few misbehave all week: it is always the same that comes of it, and bursts of it are incidents.
+        if chance.one_in(3) {
             persona.habit(chance, authors);
         }
+        persona.restless *= 60;
         persona
     }
 

@@ -240,9 +240,9 @@ impl Relay {
             Eose::Twice => answer.frames.extend([end.clone(), end]),
             Eose::Never | Eose::Early => {}
         }
-        if self.persona.flood {
+        if self.persona.flood && chance.one_in(4) {
             let strays = corpus().strays();
-            for _ in 0..20 {
+            for _ in 0..10 {
                 let stray = strays[chance.below(strays.len())];
                 let to = if chance.one_in(2) { sub } else { SubId(u64::MAX) };
                 answer.frames.push(Frame::Event(to, stray, Copy::Real));

@@ -128,7 +128,7 @@ impl World {
             }
             Happening::Offered(node, ix) => format!("a client offers ix {ix} to node {node}"),
             Happening::DataComes(node, ix) => format!("git data of ix {ix} comes to node {node}"),
-            Happening::Fault(fault) if !matches!(**fault, super::fault::Fault::Pong(_)) => format!("fault {fault:?}"),
+            Happening::Fault(fault) if !matches!(**fault, super::fault::Fault::Pongs(_)) => format!("fault {fault:?}"),
             _ => return,
         };
         self.trace.say(self.now, || line);

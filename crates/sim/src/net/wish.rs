@@ -10,6 +10,7 @@ use grasp_core::sync::url::RelayUrl;
 use super::bits::Bits;
 use super::corpus::corpus;
 use super::interest;
+use super::node::Node;
 use crate::house::House;
 
 /// Everything that is followed.
@@ -24,12 +25,10 @@ pub fn all_followed(house: &mut House) -> Vec<Followed> {
 
 /// The relays that a repository names, as they are dialled.
 #[must_use]
-pub fn relays_of(house: &House, followed: &Followed) -> Vec<RelayUrl> {
-    let service = &house.registrar().rules().service;
-    let mut urls: Vec<RelayUrl> = Vec::new();
-    for url in
-        followed.relays.iter().filter(|text| !service.is_own_relay(text)).filter_map(|text| RelayUrl::parse(text))
-    {
+pub fn relays_of(node: usize, followed: &Followed) -> Vec<&'static RelayUrl> {
+    let mut urls: Vec<&RelayUrl> = Vec::new();
+    let named = followed.relays.iter().filter_map(|text| corpus().named(text)).filter(|named| !named.own[node]);
+    for url in named.filter_map(|named| named.url.as_ref()) {
         if urls.len() < limits::MAX_RELAYS_PER_REPOSITORY && !urls.iter().any(|known| known.place() == url.place()) {
             urls.push(url);
         }
@@ -46,15 +45,15 @@ pub fn layer_one() -> Bits {
 /// What belongs to the served repositories that name a relay; only to those, and those of their roots, that arrived up
 /// to then.
 #[must_use]
-pub fn related(house: &mut House, followed: &[Followed], place: &str, up_to: Seq) -> Bits {
+pub fn related(node: &mut Node, followed: &[Followed], place: &str, up_to: Seq) -> Bits {
     let mut wish = Bits::default();
     for repo in followed.iter().filter(|repo| repo.place == Place::Served && repo.seq <= up_to) {
-        if !relays_of(house, repo).iter().any(|url| url.place() == place) {
+        if !relays_of(node.nth, repo).iter().any(|url| url.place() == place) {
             continue;
         }
         let d = repo.repo.identifier.as_str().to_owned();
         let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.repo.owner, d }.to_string();
-        let roots = interest::roots(house, &repo.repo);
+        let roots = interest::roots(&mut node.house, &repo.repo);
         let ids: Vec<String> = roots.iter().filter(|root| root.seq <= up_to).map(|root| root.id.to_string()).collect();
         for (letters, values) in [(b"aAq", vec![at]), (b"eEq", ids)] {
             for letter in letters {

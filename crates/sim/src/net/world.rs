@@ -15,7 +15,7 @@ use super::corpus::{Ix, corpus};
 use super::fault::Fault;
 use super::law::{Broken, Watch};
 use super::node::{Node, Offer};
-use super::queue::{Queue, SECOND, Time};
+use super::queue::{Queue, Time};
 use super::relay::{Answer, ConnId, Relay};
 use super::trace::Trace;
 use super::wire::Frame;
@@ -97,8 +97,6 @@ pub struct World {
     pub broken: Option<Broken>,
     /// Everybody is honest from here on.
     pub healed: bool,
-    /// How many rows might have been checked.
-    pub rows_checked: u64,
 }
 
 impl World {
@@ -380,7 +378,6 @@ impl World {
             let delay = self.between(restless / 4, restless * 2);
             self.after(delay, Happening::Breaks(id, Loss::Ended));
         }
-        self.after(PONGS, Happening::Fault(Box::new(Fault::Pong(id))));
         self.reply(id, greeting);
         self.tell(node, Input::Up(session, terms));
     }
@@ -412,15 +409,16 @@ impl World {
         self.hosts.get(url.host()).copied()
     }
 
-    /// A pong comes in from time to time; the real ones come every half minute, but idle worlds should cost little.
-    pub fn pong(&mut self, conn: ConnId) {
-        let it = &self.conns[conn.0];
-        let (node, life, session) = (it.node, it.life, it.session);
-        if it.state != Wire::Open || !self.nodes[node].lives(life) {
-            return;
+    /// Pongs come in. The real ones come every half minute; here they come when it matters that somebody was heard
+    /// lately, because idle worlds should cost little.
+    pub fn pongs(&mut self, node: usize) {
+        for id in self.nodes[node].sessions.values().copied().collect::<Vec<_>>() {
+            let conn = &self.conns[id.0];
+            let (session, state) = (conn.session, conn.state);
+            if state == Wire::Open {
+                self.tell(node, Input::Heard(session, Heard::Alive));
+            }
         }
-        self.tell(node, Input::Heard(session, Heard::Alive));
-        self.after(PONGS, Happening::Fault(Box::new(Fault::Pong(conn))));
     }
 }
 
@@ -435,6 +433,3 @@ impl World {
         }
     }
 }
-
-/// Milliseconds between two pongs that are told.
-pub const PONGS: Time = 600 * SECOND;

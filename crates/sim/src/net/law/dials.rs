@@ -30,6 +30,8 @@ const WRITTEN: Time = 120 * SECOND;
 pub(super) struct Dials {
     service: Service,
     instance: String,
+    /// Which places are this node itself.
+    own: BTreeMap<String, bool>,
     places: BTreeMap<String, Place>,
     open: BTreeSet<Session>,
     sessions: BTreeMap<Session, String>,
@@ -58,6 +60,7 @@ impl Dials {
         Self {
             service,
             instance,
+            own: BTreeMap::new(),
             places: BTreeMap::new(),
             open: BTreeSet::new(),
             sessions: BTreeMap::new(),
@@ -85,7 +88,9 @@ impl Dials {
         url: &RelayUrl,
         quiet: Option<Time>,
     ) {
-        verdicts.hold(!self.service.is_own_relay(&url.to_string()), "nobody dials itself", || url.to_string());
+        let own = || self.service.is_own_relay(&url.to_string());
+        let own = *self.own.entry(url.place().to_owned()).or_insert_with(own);
+        verdicts.hold(!own, "nobody dials itself", || url.to_string());
         verdicts.hold(self.open.len() < AT_ONCE, "few dials at once", || format!("{} are open", self.open.len()));
         let since = |last: Time| now.saturating_sub(last);
         verdicts.hold(self.last.is_none_or(|last| since(last) >= APART), "dials are spaced", || url.to_string());
