@@ -169,7 +169,7 @@ fn rows(source: &str, first: &Figures, second: &Figures) -> Vec<Row> {
         Row::open(format!("{source}: cold, MB sent"), first.sent as f64 / 1e6),
         Row::open(format!("{source}: cold, MB received"), first.received as f64 / 1e6),
         Row::open(format!("{source}: cold, MB of anonymous memory"), first.memory.rss_anon_kb as f64 / 1e3),
-        Row::open(format!("{source}: cold, s until caught up"), first.caught_up_seconds),
+        Row::open(format!("{source}: cold, s until first caught up"), first.caught_up_seconds),
     ];
     let served = first.served_seconds.unwrap_or_default();
     rows.push(if own {

@@ -24,7 +24,8 @@ pub(super) struct Figures {
     pub(super) events: u64,
     /// From the first connection until the last of them was served; nothing for a restart.
     pub(super) served_seconds: Option<f64>,
-    /// From the first connection until everything that the relay has was known to be here.
+    /// From the first connection until the follower first said that it had caught up. A new one says so when it has the
+    /// announcements, if their git data is looked at after that.
     pub(super) caught_up_seconds: f64,
     /// CPU time of the follower since it was started.
     pub(super) follower_cpu_seconds: f64,

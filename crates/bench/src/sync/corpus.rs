@@ -28,7 +28,7 @@ const WRITERS: u64 = 1 << 43;
 const WRITER_COUNT: u64 = 64;
 
 /// The first line of the file: events of another form are signed again.
-const FORM: &str = "sync corpus 1";
+const FORM: &str = "sync corpus 2";
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,13 +57,15 @@ pub(super) struct Project {
     pub(super) npub: String,
     /// Its name.
     pub(super) identifier: String,
+    /// When it was announced. No two in the same second: more of them than a page has could not be paged.
+    pub(super) announced_at: u64,
 }
 
 impl Project {
     fn new(seed: u64, index: u64) -> Result<Self> {
         let owner = Author::of(seed, OWNERS + index)?;
         let npub = PublicKey::from_hex(&owner.public_key)?.to_bech32()?;
-        Ok(Self { owner, npub, identifier: format!("tool-{index}") })
+        Ok(Self { owner, npub, identifier: format!("tool-{index}"), announced_at: YEAR_START + index })
     }
 
     /// `30617:…`, as tags have it.
@@ -81,7 +83,7 @@ impl Project {
             words("clone", clones.iter().map(path).collect()),
             words("relays", relays.iter().map(|place| format!("ws://{place}")).collect()),
         ];
-        self.owner.sign(Draft { kind: ANNOUNCEMENT, created_at: YEAR_START, tags, content: String::new() })
+        self.owner.sign(Draft { kind: ANNOUNCEMENT, created_at: self.announced_at, tags, content: String::new() })
     }
 }
 
@@ -193,7 +195,7 @@ fn write_about(
     let mut random = Random::new(extent.seed, OWNERS + index);
     let tags =
         vec![tag(["d", &project.identifier]), tag(["HEAD", "ref: refs/heads/main"]), tag(["refs/heads/main", commit])];
-    let state = Draft { kind: STATE, created_at: YEAR_START, tags, content: String::new() };
+    let state = Draft { kind: STATE, created_at: project.announced_at, tags, content: String::new() };
     let mut events = vec![project.owner.sign(state)?];
     for _ in 0..extent.roots {
         let created_at = YEAR_START + random.below(YEAR - 3_600);

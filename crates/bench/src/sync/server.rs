@@ -1,6 +1,7 @@
 //! A server that this program started, and that ends with it. Its log is read.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -82,7 +83,7 @@ impl Plan {
 
     /// Starts it.
     pub(super) fn start(&self) -> Result<Server> {
-        Server::start(self.command(), "listening")
+        Server::start(self.command(), &self.folder.join("log"))
     }
 }
 
@@ -99,8 +100,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a command and waits until it says where it listens, in a line that begins with a word.
-    pub(super) fn start(mut command: Command, word: &'static str) -> Result<Self> {
+    /// Starts a command and waits until it says where it listens. What it logs is also added to a file.
+    fn start(mut command: Command, journal: &Path) -> Result<Self> {
+        let mut journal = OpenOptions::new().create(true).append(true).open(journal)?;
         let name = command.get_program().display().to_string();
         let mut child = command
             .stdin(Stdio::null())
@@ -113,14 +115,18 @@ impl Server {
         let (out, err) = (child.stdout.take(), child.stderr.take());
         if let Some(out) = out {
             read(out, move |line| {
-                if let Some(address) = line.trim().strip_prefix(word) {
+                if let Some(address) = line.trim().strip_prefix("listening") {
                     let _ = heard.send(address.trim().to_owned());
                 }
             });
         }
         if let Some(err) = err {
             let log = Arc::clone(&log);
-            read(err, move |line| log.lock().expect("nobody panics while writing").push((Instant::now(), line)));
+            read(err, move |line| {
+                // The journal is for people who wonder; a run does not need it.
+                let _ = writeln!(journal, "{line}");
+                log.lock().expect("nobody panics while writing").push((Instant::now(), line));
+            });
         }
         let address = listening.recv_timeout(DEADLINE).ok().and_then(|address| address.parse().ok());
         let Some(address) = address else {

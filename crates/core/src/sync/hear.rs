@@ -90,6 +90,7 @@ impl Link {
             What::Live(key) => {
                 let Some(set) = up.live.get_mut(&key) else { return };
                 set.unconfirmed.remove(&sub);
+                up.refusals = 0;
                 if set.unconfirmed.is_empty() {
                     self.live_confirmed(ctx, key);
                 }

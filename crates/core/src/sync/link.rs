@@ -305,9 +305,14 @@ impl Link {
             State::Idle => Status::Disconnected,
             State::Dialing(_) => Status::Connecting,
             State::Up(up) if up.generation.is_some_and(|generation| generation.via == Via::CatchUp) => Status::Syncing,
-            State::Up(_) if self.overfull || !self.owed.is_empty() => Status::ConnectedHistoricSyncFailures,
+            State::Up(_) if self.has_failed() => Status::ConnectedHistoricSyncFailures,
             State::Up(_) => Status::Connected,
         }
+    }
+
+    /// Whether part of the history could not be had.
+    pub(super) fn has_failed(&self) -> bool {
+        self.overfull || self.owed.iter().any(|owed| owed.tries > 0)
     }
 
     /// Brings up and down seconds into the totals.
@@ -376,7 +381,7 @@ impl Link {
             lost_at: heard.wall,
             since: self.since,
             next_full_at: now.wall.plus_secs(left),
-            failed: self.overfull || !self.owed.is_empty(),
+            failed: self.has_failed(),
         });
         Peer {
             url: self.url.clone(),

@@ -1,6 +1,7 @@
 //! What a relay refuses, and what is asked otherwise, later or never again.
 
 use super::batch::{Ask, Doing, JobId, Origin};
+use super::chunk::Scope;
 use super::complaint::Complaint;
 use super::drive::page;
 use super::io::{Note, Say, SubId};
@@ -82,12 +83,7 @@ impl Link {
         for id in batches {
             self.begin_history(ctx, id);
         }
-        let since = Some(Timestamp(ctx.now.wall.0.saturating_sub(overlap)));
-        for repo in super::settle::repos_of(&scope) {
-            self.covers.entry(repo).and_modify(|cover| cover.open += 1);
-        }
-        let due = ctx.now.mono.plus_secs(limits::SYNC_QUIET_SECS);
-        self.owed.push(Owed { scope, since, via: super::io::Via::CatchUp, due, tries: 1, reopen: true });
+        self.reopen(ctx, scope, overlap, limits::SYNC_QUIET_SECS);
         false
     }
 
@@ -149,7 +145,9 @@ impl Link {
     pub(super) fn complain(&mut self, ctx: &mut Ctx<'_>, complaint: Complaint, text: &str) -> bool {
         self.unsaved = true;
         let State::Up(up) = &mut self.state else { return false };
-        if !matches!(complaint, Complaint::Other | Complaint::Closing) {
+        // Some only ask for another form, which is learned once.
+        let form = matches!(complaint, Complaint::NoNegentropy | Complaint::LimitZero | Complaint::AuthRequired);
+        if !form && !matches!(complaint, Complaint::Other | Complaint::Closing) {
             up.pace = (up.pace / 2).max(1);
             // Whatever it is that it does not like, it is not asked in a circle.
             up.refusals = (up.refusals + 1).min(6);
@@ -200,7 +198,42 @@ impl Link {
             Complaint::FilterShape | Complaint::ResultSize | Complaint::Closing | Complaint::Other => return false,
         }
         self.rebudget();
+        self.shrink(ctx);
         false
+    }
+
+    /// Closes live subscriptions that are more than the relay turned out to take. What they followed is opened again, merged
+    /// with others or asked for in turn, and what came meanwhile is asked for.
+    fn shrink(&mut self, ctx: &mut Ctx<'_>) {
+        let overlap = self.overlap();
+        loop {
+            let State::Up(up) = &mut self.state else { return };
+            let taken: usize = up.live.values().map(|set| set.subs.len()).sum();
+            let bytes: usize = up.live.values().map(|set| set.size.bytes).sum();
+            if taken <= up.budget.live as usize && bytes <= up.budget.live_bytes {
+                return;
+            }
+            let spare = |set: &super::live::LiveSet| {
+                set.scope.announcements.is_none()
+                    && !set.scope.wide
+                    && set.unconfirmed.is_empty()
+                    && set.replaces.is_empty()
+            };
+            let smallest = up.live.iter().filter(|(_, set)| spare(set)).min_by_key(|(_, set)| set.size.bytes);
+            let Some((key, scope)) = smallest.map(|(key, set)| (*key, set.scope.clone())) else { return };
+            close_live(up, ctx, key);
+            self.reopen(ctx, scope, overlap, 0);
+        }
+    }
+
+    /// Follows a scope again whose live subscription is gone.
+    fn reopen(&mut self, ctx: &Ctx<'_>, scope: Scope, overlap: u64, wait_secs: u64) {
+        for repo in super::settle::repos_of(&scope) {
+            self.covers.entry(repo).and_modify(|cover| cover.open += 1);
+        }
+        let since = Some(Timestamp(ctx.now.wall.0.saturating_sub(overlap)));
+        let due = ctx.now.mono.plus_secs(wait_secs);
+        self.owed.push(Owed { scope, since, via: super::io::Via::CatchUp, due, tries: 0, reopen: true });
     }
 
     pub(super) fn no_negentropy(&mut self, ctx: &mut Ctx<'_>) {

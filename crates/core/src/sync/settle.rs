@@ -139,7 +139,7 @@ impl Link {
         self.forget_since();
         self.complete_at = Some(ctx.now.wall);
         self.daily = None;
-        let whole = !self.overfull && self.owed.is_empty();
+        let whole = !self.has_failed();
         self.health.unpark();
         ctx.note(Note::CaughtUp { relay: self.url.clone(), via: generation.via, events: generation.events, whole });
         true
