@@ -57,8 +57,11 @@ impl Job {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<Identifier, Lane>,
-    /// Lanes that are free and have something to do, in the order in which they came to be so.
+    /// Lanes that have something to do, in the order in which they came to be so. One that has been taken meanwhile is
+    /// passed over.
     ready: VecDeque<Identifier>,
+    /// The same for lanes in which a push waits.
+    pushed: VecDeque<Identifier>,
     orders: BTreeMap<OrderId, (Identifier, Job)>,
     /// How many of the orders are no pushes.
     working: usize,
@@ -73,7 +76,10 @@ struct Lane {
     /// First come, first served, and nothing twice.
     tasks: VecDeque<Task>,
     noted: BTreeSet<Task>,
+    /// It stands among the ready ones.
     queued: bool,
+    /// It stands among those in which a push waits.
+    pushed: bool,
     busy: bool,
 }
 
@@ -112,23 +118,34 @@ impl Lanes {
         if self.orders.len() >= limits::MAX_ORDERS {
             return None;
         }
-        let pushed = |identifier: &Identifier| self.lanes.get(identifier).is_some_and(|lane| !lane.arrivals.is_empty());
-        let nth = match self.ready.iter().position(pushed) {
-            Some(nth) => nth,
-            // Somebody waits for a push; whatever else there is leaves room for some.
-            None if self.working >= limits::MAX_ORDERS - limits::ORDERS_FOR_PUSHES => return None,
-            None => 0,
-        };
-        let identifier = self.ready.remove(nth)?;
-        let lane = self.lanes.get_mut(&identifier)?;
-        lane.queued = false;
-        lane.busy = true;
-        if let Some(arrival) = lane.arrivals.pop_front() {
-            return Some(Next::Arrival(arrival));
+        while let Some(identifier) = self.pushed.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&identifier) else { continue };
+            lane.pushed = false;
+            if lane.busy {
+                continue;
+            }
+            if let Some(arrival) = lane.arrivals.pop_front() {
+                lane.busy = true;
+                return Some(Next::Arrival(arrival));
+            }
         }
-        let task = lane.tasks.pop_front()?;
-        lane.noted.remove(&task);
-        Some(Next::Task(task))
+        // Somebody waits for a push; whatever else there is leaves room for some.
+        if self.working >= limits::MAX_ORDERS - limits::ORDERS_FOR_PUSHES {
+            return None;
+        }
+        while let Some(identifier) = self.ready.pop_front() {
+            let Some(lane) = self.lanes.get_mut(&identifier) else { continue };
+            lane.queued = false;
+            if lane.busy {
+                continue;
+            }
+            if let Some(task) = lane.tasks.pop_front() {
+                lane.noted.remove(&task);
+                lane.busy = true;
+                return Some(Next::Task(task));
+            }
+        }
+        None
     }
 
     /// Notes that an order is under way for what was taken last from this lane.
@@ -191,20 +208,25 @@ impl Lanes {
 
     /// Whether anything is under way or may begin at once.
     pub(super) fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.ready.is_empty()
+        let waits = |lane: &Lane| !lane.busy && (!lane.tasks.is_empty() || !lane.arrivals.is_empty());
+        self.orders.is_empty() && !self.lanes.values().any(waits)
     }
 
     fn queue(&mut self, identifier: &Identifier) {
         let Some(lane) = self.lanes.get_mut(identifier) else { return };
-        let has_work = !lane.tasks.is_empty() || !lane.arrivals.is_empty();
-        if has_work && !lane.busy && !lane.queued {
-            lane.queued = true;
+        if lane.busy {
+            return;
+        }
+        if !lane.arrivals.is_empty() && !std::mem::replace(&mut lane.pushed, true) {
+            self.pushed.push_back(identifier.clone());
+        }
+        if !lane.tasks.is_empty() && !std::mem::replace(&mut lane.queued, true) {
             self.ready.push_back(identifier.clone());
         }
     }
 
     fn forget_if_idle(&mut self, identifier: &Identifier) {
-        let idle = |lane: &Lane| !lane.busy && !lane.queued && lane.tasks.is_empty() && lane.arrivals.is_empty();
+        let idle = |lane: &Lane| !lane.busy && lane.tasks.is_empty() && lane.arrivals.is_empty();
         if self.lanes.get(identifier).is_some_and(idle) {
             self.lanes.remove(identifier);
         }
