@@ -75,9 +75,11 @@ pub enum Command {
     /// Measure git over HTTP: advertisements, fetches, clones, pushes
     Git(Git),
     /// Measure how graspd follows other relays
-    #[command(after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
+    #[command(
+        after_help = "Example: grasp-bench sync all --graspd target/release/graspd --corpus /tmp/sync-corpus\n\n\
         The servers listen on addresses of the loopback network that events name (127.77.0.1 and others), so only one \
-        run is possible at a time.")]
+        run is possible at a time."
+    )]
     Sync(Sync),
     /// Measure graspd and an independent relay in turn; print the ratios
     #[cfg(feature = "compare")]

@@ -224,7 +224,7 @@ mod tests {
         }
         assert_eq!(answer(r#"["CLOSE","0"]"#, &mut open, &asked), None);
         assert_eq!(open.len(), SUBSCRIPTIONS);
-        let many = format!(r#"["REQ","1",{}]"#, vec!["{}"; FILTERS + 1].join(","));
+        let many = format!(r#"["REQ","1",{}]"#, ["{}"; FILTERS + 1].join(","));
         answer(&many, &mut open, &asked);
         assert_eq!(asked.figures().excesses, 2);
     }

@@ -72,17 +72,22 @@ impl World {
             conns: Vec::new(),
             offline: vec![false; nodes],
             dataless: Vec::new(),
+            told: Vec::new(),
             broken: None,
             healed: false,
             chance,
         };
         for node in 0..nodes {
             let config = world.config(node, flaw);
+            world.watches[node].bootstrap(&config.bootstrap);
             world.nodes.push(Node::new(node, config));
         }
         world.spread(&tales);
         world.trouble(&authors);
         world.pongs_come();
+        if world.chance.one_in(5) {
+            world.bad_start(0);
+        }
         for node in 0..nodes {
             let delay = if node == 0 { 0 } else { world.between(0, 10 * MINUTE) };
             world.after(delay, Happening::Fault(Box::new(Fault::Start(node))));
@@ -122,9 +127,14 @@ impl World {
                 if self.chance.one_in(12) {
                     homes.push(self.chance.below(RELAYS));
                 }
+                // Some things only one relay has.
+                if self.chance.one_in(8) {
+                    homes.truncate(1);
+                }
                 for relay in homes {
                     let at = self.arrival(created, *role);
                     self.publish(relay, *ix, at);
+                    self.told.push((relay, *ix));
                 }
                 self.hand_in(tale, *role, *ix, created);
                 if matches!(role, Role::State | Role::Root) && self.chance.one_in(25) {
@@ -211,7 +221,7 @@ impl World {
         let node = self.chance.below(self.nodes.len());
         let at = |world: &mut Self| world.between(begin, end);
         let plan = |world: &mut Self, at: Time, fault: Fault| world.queue.plan(at, Happening::Fault(Box::new(fault)));
-        match self.chance.below(17) {
+        match self.chance.below(20) {
             0 | 1 => {
                 // A restart, now and then a long one.
                 let stop = at(self);
@@ -256,6 +266,19 @@ impl World {
                 let end = if self.chance.one_in(4) { end + DAY } else { end };
                 plan(self, end.min(HEALED - MINUTE), Fault::Habits(relay, Box::new(usual)));
             }
+            15 => {
+                // A slow disk while everybody comes back.
+                plan(self, begin, Fault::Slow(node, true));
+                for relay in 0..RELAYS {
+                    let when = begin + self.between(SECOND, 20 * SECOND);
+                    plan(self, when, Fault::Drop(relay));
+                    let again = self.between(10 * SECOND, 2 * MINUTE);
+                    plan(self, when + again, Fault::Drop(relay));
+                }
+                let end = begin + self.between(MINUTE, 6 * MINUTE);
+                plan(self, end, Fault::Slow(node, false));
+            }
+            16 | 17 => self.releases(begin, end),
             10..=14 => {
                 let usual = self.relays[relay].persona.clone();
                 let mut odd = usual.clone();
@@ -264,6 +287,42 @@ impl World {
                 plan(self, end, Fault::Habits(relay, Box::new(usual)));
             }
             _ => self.orders(node, relay, begin, end),
+        }
+    }
+
+    /// Relays get events some minutes after they were made, when nobody listens: right after they have dropped everybody.
+    fn releases(&mut self, begin: Time, end: Time) {
+        let made = |ix: Ix| corpus().event(ix).created_at.0.checked_sub(EPOCH).map(|secs| secs * SECOND);
+        let told: Vec<(usize, Ix, Time)> = self
+            .told
+            .iter()
+            .filter_map(|(relay, ix)| Some((*relay, *ix, made(*ix)?)))
+            .filter(|(_, _, made)| (begin.saturating_sub(HOUR)..end.max(begin + 6 * HOUR)).contains(made))
+            .collect();
+        for _ in 0..4 {
+            let Some((relay, ix, made)) = self.chance.pick(&told).copied() else { return };
+            let drop = made + self.between(MINUTE, 13 * MINUTE);
+            let after = self.between(100, 1_500);
+            self.queue.plan(drop, Happening::Fault(Box::new(Fault::Drop(relay))));
+            self.queue.plan(drop + after, Happening::Published(relay, ix));
+        }
+    }
+
+    /// The first minutes, when everything is new, with a slow disk and connections that end.
+    fn bad_start(&mut self, node: usize) {
+        self.queue.plan(SECOND, Happening::Fault(Box::new(Fault::Slow(node, true))));
+        for relay in 0..self.relays.len() {
+            for _ in 0..self.chance.below(4) {
+                let when = self.between(300, 90 * SECOND);
+                self.queue.plan(when, Happening::Fault(Box::new(Fault::Drop(relay))));
+            }
+        }
+        let end = self.between(30 * SECOND, 6 * MINUTE);
+        self.queue.plan(end, Happening::Fault(Box::new(Fault::Slow(node, false))));
+        if self.chance.one_in(3) {
+            let stop = self.between(20 * SECOND, end);
+            self.queue.plan(stop, Happening::Fault(Box::new(Fault::Crash(node))));
+            self.queue.plan(stop + MINUTE, Happening::Fault(Box::new(Fault::Start(node))));
         }
     }
 
@@ -292,6 +351,7 @@ impl World {
             self.watches[node].outage(now, false);
             self.nodes[node].unsettled |= self.nodes[node].skew != 0;
             self.nodes[node].skew = 0;
+            self.nodes[node].slow = false;
             self.start(node);
         }
     }

@@ -24,6 +24,8 @@ pub enum Fault {
     Outage(usize, bool),
     /// A node's clock is wrong by so many seconds from now on.
     Clock(usize, i64),
+    /// A node's disk becomes very slow, or fast again.
+    Slow(usize, bool),
     /// All connections of a relay end.
     Drop(usize),
     /// All connections of a relay fall silent.
@@ -58,6 +60,7 @@ impl World {
                 self.nodes[node].unsettled = true;
                 self.watches[node].clock_stepped();
             }
+            Fault::Slow(node, slow) => self.nodes[node].slow = slow,
             Fault::Drop(relay) => {
                 for conn in self.relays[relay].guests() {
                     self.last_pong(conn);

@@ -24,6 +24,8 @@ const IN_FLIGHT_PER_LINK: usize = 256;
 
 /// Events of one batch.
 const BATCH: usize = 64;
+/// Events of one batch on a disk that is very slow.
+const SLOW_BATCH: usize = 4;
 
 impl Node {
     /// Takes a permit for an event of a session, if there is one.
@@ -193,11 +195,15 @@ impl World {
         if !it.writing.is_empty() || it.line.is_empty() {
             return;
         }
-        let most = it.line.len().min(BATCH);
+        let most = it.line.len().min(if it.slow { SLOW_BATCH } else { BATCH });
         it.writing = it.line.drain(..most).collect();
         Node::sort(&mut it.writing);
-        let life = it.life;
-        let delay = if self.chance.one_in(30) { self.between(100, 900) } else { self.between(2, 25) };
+        let (life, slow) = (it.life, it.slow);
+        let delay = match self.chance.one_in(30) {
+            _ if slow => self.between(5 * SECOND, 40 * SECOND),
+            true => self.between(100, 900),
+            false => self.between(2, 25),
+        };
         self.after(delay, Happening::Written(node, life));
     }
 
@@ -276,6 +282,7 @@ impl World {
         it.house.set_now(it.clock(now));
         let event = corpus().event(ix);
         it.judged.insert(ix);
+        it.offered.insert(ix);
         let verdict = it.house.submit_from(event, Source::Client(vec![event.pubkey]));
         if matches!(verdict, Verdict::Hold(_)) {
             self.expect_data(node, ix);

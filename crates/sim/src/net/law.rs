@@ -1,9 +1,11 @@
 //! What must never happen, checked at the machine's boundary: what it wants, after what it was told. What is on a wire
 //! cannot be called back, so nothing else would be fair.
 
+mod bounds;
 mod dials;
 mod flights;
 mod manners;
+mod wanted;
 mod written;
 
 use std::fmt;
@@ -15,6 +17,7 @@ use grasp_core::time::{Moment, Now};
 use self::dials::Dials;
 use self::flights::Flights;
 use self::manners::Manners;
+use self::wanted::Wanted;
 pub use self::written::is_dishonest;
 use super::persona::Stated;
 use super::queue::Time;
@@ -64,7 +67,8 @@ pub struct Watch {
     dials: Dials,
     manners: Manners,
     flights: Flights,
-    /// How often it was woken at one moment.
+    wanted: Wanted,
+    /// How often it was woken lately, and since when that is counted.
     wakes: (Time, u32),
     counts: Counts,
 }
@@ -95,8 +99,10 @@ impl Counts {
     }
 }
 
-/// Wakes at one moment after which nothing but a loop can be the reason.
+/// Wakes within a short time after which nothing but a loop can be the reason.
 const MOST_WAKES: u32 = 5_000;
+/// That time.
+const WAKES: Time = 10_000;
 
 impl Watch {
     /// One for a node of this number, which is called this.
@@ -108,16 +114,27 @@ impl Watch {
             dials: Dials::new(service, instance),
             manners: Manners::default(),
             flights: Flights::default(),
+            wanted: Wanted::default(),
             wakes: (0, 0),
             counts: Counts::default(),
         }
+    }
+
+    /// These relays are in the settings.
+    pub fn bootstrap(&mut self, urls: &[RelayUrl]) {
+        self.wanted.bootstrap(urls);
     }
 
     /// The machine is told something.
     pub fn input(&mut self, now: Time, clock: Now, input: &Input) {
         let _ = clock;
         match input {
-            Input::Up(session, terms) => self.dials.up(now, *session, terms.as_ref()),
+            Input::Up(session, terms) => {
+                self.dials.up(now, *session, terms.as_ref());
+                if let Some(place) = self.dials.place(*session) {
+                    self.manners.reason(now, place);
+                }
+            }
             Input::Down(session, loss) => {
                 self.dials.down(now, *session, *loss);
                 self.manners.down(*session);
@@ -130,8 +147,14 @@ impl Watch {
             }
             Input::Judged(ticket, judgement) => self.flights.judged(&mut self.verdicts, *ticket, judgement),
             Input::Served(arrived) => self.flights.served(arrived),
-            Input::Interest(name, _) => self.flights.interest(name),
-            Input::Order(order) => self.dials.order(order),
+            Input::Interest(name, followed) => {
+                self.flights.interest(name);
+                self.wanted.interest(followed);
+            }
+            Input::Order(order) => {
+                self.dials.order(order);
+                self.manners.reason(now, subject(order).place());
+            }
             Input::Restored(_)
             | Input::Ready
             | Input::Roots(..)
@@ -151,6 +174,7 @@ impl Watch {
                 self.dials.dial(&mut self.verdicts, now, *session, url, quiet);
             }
             Output::Say(session, say) => {
+                self.wanted.said(&mut self.verdicts, say, self.dials.place(*session));
                 self.manners.said(&mut self.verdicts, now, *session, say, self.dials.place(*session));
                 self.counts.requests = self.manners.requests();
                 (self.counts.most_a_day, self.counts.most_passes) = self.manners.most();
@@ -162,6 +186,7 @@ impl Watch {
             Output::Note(Note::Failed { relay, failures, backoff_millis, .. }) => {
                 self.dials.failed(&mut self.verdicts, now, relay, (*failures, *backoff_millis));
             }
+            Output::Note(Note::PassFailed(relay, _)) => self.manners.reason(now, relay.place()),
             Output::HangUp(session) => self.dials.hung_up(*session),
             Output::AskRoots(_)
             | Output::AskIds(..)
@@ -182,7 +207,7 @@ impl Watch {
     pub fn woke(&mut self, now: Time, due: Option<(Moment, &'static str)>) -> bool {
         let _ = due;
         let (at, count) = self.wakes;
-        self.wakes = if at == now { (at, count + 1) } else { (now, 1) };
+        self.wakes = if now < at + WAKES { (at, count + 1) } else { (now, 1) };
         self.wakes.1 < MOST_WAKES
     }
 
@@ -191,6 +216,7 @@ impl Watch {
         self.dials.began(now, clock, rows);
         self.manners.began(now, clock, rows);
         self.flights.began();
+        self.wanted.began();
     }
 
     /// The process has ended.

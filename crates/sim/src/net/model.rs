@@ -1,9 +1,11 @@
 //! Where a healed world must come to: nothing that a wanted relay serves would change what a node serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use grasp_core::nostr::{Verdict, kinds};
+use grasp_core::nostr::{EventId, Signed, Verdict, kinds};
 use grasp_core::registrar::io::Source;
+use grasp_core::repo::State;
 use grasp_core::repo::catalog::Place;
 use grasp_core::sync::link::Status;
 use grasp_core::sync::url::RelayUrl;
@@ -15,12 +17,15 @@ use super::law::Broken;
 use super::persona::Negentropy;
 use super::wish;
 use super::world::World;
+use crate::contract::Shelf;
+use crate::house::House;
 
 impl World {
     /// Checks that every node has what it should have.
     pub fn check_converged(&mut self) {
         for node in 0..self.nodes.len() {
             self.check_served(node);
+            self.check_justified(node);
             self.check_statuses(node);
         }
     }
@@ -61,7 +66,8 @@ impl World {
         for (url, relay) in self.wanted(node) {
             let mut wish = wish::layer_one();
             wish.extend(&wish::related(&mut self.nodes[node], &followed, url.place(), u64::MAX));
-            for ix in self.relays[relay].shown(now).and(&wish).iter() {
+            let overfull = self.overfull(node, relay, &wish);
+            for ix in self.relays[relay].shown(now).and(&wish).without(&overfull).iter() {
                 if seen.insert(ix) && !before.contains(&corpus().event(ix).id) {
                     offered.push((ix, url.to_string()));
                 }
@@ -94,6 +100,66 @@ impl World {
         }
     }
 
+    /// Nothing else is served: a fresh registrar that hears everything this one ever heard, again and again until
+    /// nothing changes any more, serves all of it, too.
+    fn check_justified(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        let served: Vec<Ix> = it.house.sets().0.iter().filter_map(|id| corpus().ix(id)).collect();
+        let source = |ix: &Ix| match it.offered.contains(*ix) {
+            true => Source::Client(vec![corpus().event(*ix).pubkey]),
+            false => Source::Relay("wss://somewhere.example".to_owned()),
+        };
+        let mut all: Vec<_> = it.judged.iter().map(|ix| (corpus().event(ix).clone(), source(&ix))).collect();
+        // What an older version of something let in may stay: newest first, or oldest first, both may be right.
+        let newest_first = self.fresh(node, &all);
+        all.reverse();
+        let oldest_first = self.fresh(node, &all);
+        let (fresh, before) = (newest_first, oldest_first.sets().0);
+        let other = fresh.sets().0;
+        // A state that was the newest when it came stays until its own author has another one.
+        let stays = |ix: &Ix| {
+            let state = State::read(corpus().event(*ix)).filter(|_| corpus().event(*ix).kind == kinds::STATE);
+            state.is_some_and(|state| !fresh.repos_of(&state.identifier, state.author).is_empty())
+        };
+        let admitted = |id: &EventId| before.contains(id) || other.contains(id);
+        let strange = |ix: &Ix| !admitted(&corpus().event(*ix).id) && !stays(ix);
+        let extra: Vec<Ix> = served.into_iter().filter(strange).collect();
+        if !extra.is_empty() {
+            self.break_law(Broken::new("nothing else is served", {
+                let kinds: Vec<u16> = extra.iter().map(|ix| corpus().event(*ix).kind).collect();
+                format!("node {node} serves {extra:?} of kinds {kinds:?}")
+            }));
+        }
+    }
+
+    /// A node that knows nothing and hears all of this until nothing changes any more.
+    fn fresh(&self, node: usize, all: &[(Arc<Signed>, Source)]) -> House {
+        let house = &self.nodes[node].house;
+        let mut fresh = House::new(house.registrar().rules().clone());
+        fresh.be_lawless(true);
+        fresh.set_now(house.now());
+        // What takes things away comes last: what was said about them may stay.
+        let kept = |offer: &&(Arc<Signed>, Source)| !matches!(offer.0.kind, kinds::DELETION | kinds::VANISH);
+        let mut now: Vec<_> = all.iter().filter(kept).cloned().collect();
+        let mut before = BTreeSet::new();
+        loop {
+            fresh.submit_all(&now);
+            for (id, _) in fresh.memory().held() {
+                if let Some(ix) = corpus().ix(&id).filter(|ix| !self.dataless.contains(ix)) {
+                    bring_data(&mut fresh, ix);
+                }
+            }
+            let after = fresh.sets().0;
+            if after == before && now.len() == all.len() {
+                return fresh;
+            }
+            if after == before {
+                now = all.to_vec();
+            }
+            before = after;
+        }
+    }
+
     fn check_statuses(&mut self, node: usize) {
         let followed = wish::all_followed(&mut self.nodes[node].house);
         for (url, relay) in self.wanted(node) {
@@ -102,12 +168,18 @@ impl World {
                 self.break_law(Broken::new("every wanted relay has a link", url.to_string()));
                 return;
             };
-            let overfull = self.is_overfull(node, relay, url.place(), &followed);
+            let wish = wish::related(&mut self.nodes[node], &followed, url.place(), u64::MAX);
+            let overfull = !self.overfull(node, relay, &wish).is_empty();
             let fine = match link.status {
                 Status::Connected => !overfull,
                 Status::ConnectedHistoricSyncFailures => overfull,
                 _ => false,
             };
+            if link.queued > 0 {
+                let detail = format!("node {node}, {url}: {} are left", link.queued);
+                self.break_law(Broken::new("everything that is wanted is asked for in the end", detail));
+                return;
+            }
             if !fine {
                 let detail = format!("node {node}, {url}: {:?}, overfull {overfull}: {link:?}", link.status);
                 self.break_law(Broken::new("every wanted relay is connected in the end", detail));
@@ -116,28 +188,23 @@ impl World {
         }
     }
 
-    /// Whether a single value has more events in one second than a page of this relay takes, and it cannot reconcile.
-    fn is_overfull(
-        &mut self,
-        node: usize,
-        relay: usize,
-        place: &str,
-        followed: &[grasp_core::sync::io::Followed],
-    ) -> bool {
+    /// The events of values that have more of them in one second than a page of this relay takes, if it cannot reconcile:
+    /// nobody can be sure to have all of them.
+    fn overfull(&mut self, node: usize, relay: usize, wish: &Bits) -> Bits {
         let persona = &self.relays[relay].persona;
         if persona.negentropy == Negentropy::Spoken && self.nodes[node].config.negentropy {
-            return false;
+            return Bits::default();
         }
         let cap = persona.cap.min(500);
-        let shown = self.relays[relay].shown(self.now);
-        let wish = wish::related(&mut self.nodes[node], followed, place, u64::MAX);
-        let mut seconds: std::collections::BTreeMap<(u64, &str, u8), usize> = std::collections::BTreeMap::new();
-        for ix in shown.and(&wish).iter() {
+        let mut seconds: BTreeMap<(u64, &str, u8), Bits> = BTreeMap::new();
+        for ix in self.relays[relay].shown(self.now).and(wish).iter() {
             let event = corpus().event(ix);
             for (letter, value) in event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter)) {
-                *seconds.entry((event.created_at.0, value, letter)).or_default() += 1;
+                seconds.entry((event.created_at.0, value, letter)).or_default().insert(ix);
             }
         }
-        seconds.into_values().any(|count| count >= cap)
+        let mut overfull = Bits::default();
+        seconds.values().filter(|events| events.len() >= cap).for_each(|events| overfull.extend(events));
+        overfull
     }
 }

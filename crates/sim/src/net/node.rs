@@ -58,8 +58,12 @@ pub struct Node {
     pub leaving: BTreeSet<Session>,
     /// What was ever judged.
     pub judged: Bits,
+    /// What clients ever offered.
+    pub offered: Bits,
     /// Whether its clock was ever set.
     pub unsettled: bool,
+    /// Whether its disk is very slow.
+    pub slow: bool,
     /// The most that rows can claim by place, until something comes.
     pub claims: BTreeMap<String, Bits>,
 }
@@ -99,7 +103,9 @@ impl Node {
             dialling: BTreeSet::new(),
             leaving: BTreeSet::new(),
             judged: Bits::default(),
+            offered: Bits::default(),
             unsettled: false,
+            slow: false,
             claims: BTreeMap::new(),
         }
     }

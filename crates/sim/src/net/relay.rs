@@ -242,8 +242,12 @@ impl Relay {
         }
         if self.persona.flood && chance.one_in(4) {
             let strays = corpus().strays();
-            for _ in 0..10 {
-                let stray = strays[chance.below(strays.len())];
+            let own: Vec<Ix> = shown.iter().collect();
+            for nth in 0..10 {
+                let stray = match chance.pick(&own) {
+                    Some(ix) if nth % 2 == 0 => *ix,
+                    _ => strays[chance.below(strays.len())],
+                };
                 let to = if chance.one_in(2) { sub } else { SubId(u64::MAX) };
                 answer.frames.push(Frame::Event(to, stray, Copy::Real));
             }

@@ -93,6 +93,8 @@ pub struct World {
     pub offline: Vec<bool>,
     /// Whose git data never comes.
     pub dataless: Vec<Ix>,
+    /// Which relays get which events of stories.
+    pub told: Vec<(usize, Ix)>,
     /// How the first law was broken, if any was.
     pub broken: Option<Broken>,
     /// Everybody is honest from here on.
@@ -412,6 +414,7 @@ impl World {
     /// Pongs come in. The real ones come every half minute; here they come when it matters that somebody was heard
     /// lately, because idle worlds should cost little.
     pub fn pongs(&mut self, node: usize) {
+        self.inspect(node);
         for id in self.nodes[node].sessions.values().copied().collect::<Vec<_>>() {
             let conn = &self.conns[id.0];
             let (session, state) = (conn.session, conn.state);

@@ -3,4 +3,6 @@
 mod crowd;
 mod mutations;
 mod replay;
+mod scenarios;
+mod script;
 mod worlds;

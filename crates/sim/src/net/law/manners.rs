@@ -19,8 +19,15 @@ const FLOOR: Stated = Stated { slots: 20, filters: 10, message: 131_072, page: 5
 const QUIET: Time = 65 * SECOND;
 /// After so long a subscription that was closed is over, answered or not.
 const CLOSING: Time = 2 * SECOND;
-/// Requests that one relay may get in one day. A full pass of the largest of these worlds takes a few hundred.
-const MOST_A_DAY: u64 = 20_000;
+/// How long a relay may take to confirm a live subscription before history is asked for all the same.
+const CONFIRMED: Time = limits::SYNC_EOSE_SECS * SECOND;
+/// Full passes over one relay in one day: the daily one, and one that a quick reconnect, or a restart, has put off.
+const PASSES_A_DAY: u64 = 3;
+/// A pass takes so long at most; what begins another one within that time belongs to it.
+const PASS: Time = 60 * SECOND;
+/// Requests of one pass. The largest of these worlds has 20 repositories with 240 roots: five tags each, ten values a
+/// filter and a page and a fetch for each make 300.
+const MOST_A_PASS: u64 = 300;
 
 #[derive(Debug, Default)]
 pub(super) struct Manners {
@@ -33,8 +40,21 @@ pub(super) struct Manners {
 #[derive(Debug, Default)]
 struct Talk {
     stated: Option<Stated>,
+    listens: Listens,
     open: BTreeMap<SubId, Open>,
     used: BTreeSet<SubId>,
+}
+
+/// Whether new events of a relay come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Listens {
+    /// Nobody has asked for them.
+    #[default]
+    No,
+    /// They were asked for then.
+    Asked(Time),
+    /// The relay has answered.
+    Yes,
 }
 
 #[derive(Debug)]
@@ -67,12 +87,33 @@ struct Place {
     day: Time,
     requests: u64,
     passes: u64,
+    /// When the last pass began.
+    pass_at: Option<Time>,
+    /// What made more of them necessary: connections, parts that failed, wishes of the operator.
+    reasons: u64,
+}
+
+impl Place {
+    fn on(&mut self, now: Time) -> &mut Self {
+        let day = now / DAY;
+        if self.day != day {
+            // What failed yesterday is owed today.
+            let (quiet_until, pass_at, reasons) = (self.quiet_until, self.pass_at, self.reasons.min(12));
+            *self = Self { quiet_until, day, pass_at, reasons, ..Self::default() };
+        }
+        self
+    }
 }
 
 impl Manners {
     pub(super) fn stated(&mut self, session: Session, stated: Option<Stated>, relay: usize) {
         let _ = relay;
         self.talks.insert(session, Talk { stated, ..Talk::default() });
+    }
+
+    /// Something happened for which a relay may be asked once more.
+    pub(super) fn reason(&mut self, now: Time, place: &str) {
+        self.places.entry(place.to_owned()).or_default().on(now).reasons += 1;
     }
 
     pub(super) fn down(&mut self, session: Session) {
@@ -110,6 +151,9 @@ impl Manners {
 
     pub(super) fn heard(&mut self, now: Time, session: Session, heard: &Heard, place: Option<&str>) {
         let Some(talk) = self.talks.get_mut(&session) else { return };
+        if !matches!(heard, Heard::Alive | Heard::Auth(_) | Heard::Event(..)) && talk.listens != Listens::No {
+            talk.listens = Listens::Yes;
+        }
         match heard {
             Heard::Eose(sub, _) | Heard::NegMsg(sub, _) => {
                 if let Some(open) = talk.open.get_mut(sub) {
@@ -182,6 +226,16 @@ impl Manners {
         verdicts.hold(live || taken + reserve <= limits.slots, "history leaves the reserve alone", || {
             format!("{taken} of {} with {reserve} in reserve", limits.slots)
         });
+        let listens = talk.listens;
+        let waited = match listens {
+            Listens::No => false,
+            Listens::Asked(at) => now >= at + CONFIRMED,
+            Listens::Yes => true,
+        };
+        verdicts.hold(live || waited, "history waits until new events come in", || format!("{listens:?} at {now}"));
+        if live && listens == Listens::No {
+            talk.listens = Listens::Asked(now);
+        }
         self.requests += 1;
         let Some(place) = place else { return };
         let place = self.places.entry(place.to_owned()).or_default();
@@ -189,15 +243,18 @@ impl Manners {
         verdicts.hold(quiet.is_none_or(|until| until <= now), "no request in a quiet period", || {
             format!("{quiet:?} at {now}")
         });
-        let day = now / DAY;
-        if place.day != day {
-            *place = Place { quiet_until: place.quiet_until, day, ..Place::default() };
-        }
+        let place = place.on(now);
         place.requests += 1;
-        place.passes += u64::from(!live && filters.iter().any(begins_a_pass));
+        if !live && filters.iter().any(begins_a_pass) && place.pass_at.is_none_or(|at| now >= at + PASS) {
+            place.pass_at = Some(now);
+            place.passes += 1;
+        }
         self.most = (self.most.0.max(place.requests), self.most.1.max(place.passes));
-        let requests = place.requests;
-        verdicts.hold(requests <= MOST_A_DAY, "few requests a day", || format!("{requests}"));
+        let Place { requests, passes, reasons, .. } = *place;
+        verdicts.hold(passes <= PASSES_A_DAY + reasons, "few full passes a day", || format!("{passes}, {reasons}"));
+        verdicts.hold(requests <= (PASSES_A_DAY + reasons) * MOST_A_PASS, "few requests a day", || {
+            format!("{requests}, {reasons}")
+        });
     }
 }
 

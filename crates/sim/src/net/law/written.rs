@@ -21,8 +21,7 @@ impl World {
     pub(in crate::net) fn check_rows(&mut self, node: usize, written: &[Peer]) {
         for peer in written {
             let Some(covered) = peer.covered.filter(|covered| !covered.failed) else { continue };
-            if let Some(detail) = self.unjudged(node, peer, &covered)
-            {
+            if let Some(detail) = self.unjudged(node, peer, &covered) {
                 self.break_law(Broken::new("a watermark vouches for what was judged only", detail));
                 return;
             }
