@@ -365,7 +365,7 @@ impl Link {
             owed.and_then(later),
             later(up.hold_until),
             up.poll_at.and_then(later),
-            idle.then_some(self.next_full.max(Moment(now.mono.0 + 1))),
+            idle.then_some(self.next_full),
             unwanted,
         ];
         earliest(jobs.chain(live).chain(closing).chain(rest))

@@ -231,7 +231,9 @@ impl Watch {
     }
 
     /// The wall clock was set.
-    pub fn clock_stepped(&mut self) {}
+    pub fn clock_stepped(&mut self) {
+        self.dials.clock_stepped();
+    }
 
     /// Notes that a law is broken.
     pub fn law(&mut self, law: &'static str, detail: impl FnOnce() -> String) {

@@ -40,6 +40,8 @@ pub(super) struct Dials {
     /// When each relay was last heard in this life.
     heard: BTreeMap<String, Time>,
     away: bool,
+    /// Whether the wall clock was ever set.
+    stepped: bool,
     /// When the network last came back.
     back: Time,
 }
@@ -68,6 +70,7 @@ impl Dials {
             hosts: BTreeMap::new(),
             heard: BTreeMap::new(),
             away: false,
+            stepped: false,
             back: 0,
         }
     }
@@ -182,6 +185,10 @@ impl Dials {
         }
     }
 
+    pub(super) fn clock_stepped(&mut self) {
+        self.stepped = true;
+    }
+
     pub(super) fn outage(&mut self, now: Time, away: bool) {
         self.away = away;
         self.back = now;
@@ -213,7 +220,8 @@ impl Dials {
                 place.is_self.get_or_insert(now);
             }
             let left = row.health.next_retry_at.map_or(0, |at| at.secs_since(clock.wall));
-            if left > 2 && left < 90_000 {
+            // Times that were written by another clock mean little.
+            if left > 2 && left < 90_000 && !self.stepped {
                 place.not_before = Some(now + (left - 2) * SECOND);
             }
         }
