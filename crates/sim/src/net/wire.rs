@@ -64,7 +64,7 @@ impl Frame {
 pub fn bytes(say: &Say) -> usize {
     match say {
         Say::Req(sub, filters) => {
-            r#"["REQ","",]"#.len() + digits(sub.0) + filters.iter().map(filter_bytes).sum::<usize>() + filters.len()
+            r#"["REQ",""]"#.len() + digits(sub.0) + filters.iter().map(filter_bytes).sum::<usize>() + filters.len()
         }
         Say::Close(sub) => r#"["CLOSE",""]"#.len() + digits(sub.0),
         Say::NegOpen(sub, filter, message) => {
