@@ -174,7 +174,7 @@ pub(super) struct Size {
 }
 
 /// Bytes of an id in a filter: the digits, quotes and a comma.
-const ID_BYTES: usize = 67;
+pub(super) const ID_BYTES: usize = 67;
 
 impl Size {
     /// A repository with all its roots.

@@ -1,7 +1,7 @@
 //! What a connection does next: live subscriptions first, then requests of batches, then new batches.
 
 use super::batch::{Ask, BatchId, Doing, Job, JobId, Origin, Stage};
-use super::chunk::Portion;
+use super::chunk::{ID_BYTES, Portion};
 use super::flaw::Flaw;
 use super::io::{Output, Say, SubId};
 use super::link::{AuthState, Link, Resume, State, Sub, Up, What};
@@ -129,7 +129,7 @@ impl Link {
                 (Doing::Comparing(filter), None, None)
             }
             Ask::Fetch(mut ids, round) => {
-                let most = (up.budget.filter_bytes / 67).clamp(1, limits::SYNC_FETCH_IDS);
+                let most = (up.budget.filter_bytes / ID_BYTES).clamp(1, limits::SYNC_FETCH_IDS);
                 let left = ids.split_off(ids.len().min(most));
                 let filter = Filter { ids: Some(ids.clone()), ..Filter::default() };
                 let asked = ids.into_iter().collect();

@@ -181,7 +181,7 @@ impl Syncer {
         if let Judgement::Refused(why) = &judgement {
             for waiter in &waiters {
                 let Some(link) = self.links.get(&waiter.link) else { continue };
-                let layer = layer(waiter.via, &event);
+                let layer = layer(&event);
                 if let Some(row) = self.refused.refuse(event.clone(), why, &link.url, layer, now) {
                     self.out.push_back(Output::Remember(Row::Refused(row)));
                 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::batch::{BatchId, Stage};
-use super::chunk::{Portion, Scope, Size, text_len};
+use super::chunk::{ID_BYTES, Portion, Scope, Size, text_len};
 use super::flaw::Flaw;
 use super::io::{Say, SubId};
 use super::link::{Link, State, Sub, Up, What};
@@ -167,8 +167,10 @@ impl Link {
         if spare == 0 || up.unmergeable || up.wide.is_some() || up.live.values().any(|set| !set.replaces.is_empty()) {
             return false;
         }
-        let packed =
-            Portion { values: (up.budget.filter_bytes / 67).max(1), bytes: up.budget.req_bytes.saturating_sub(512) };
+        let packed = Portion {
+            values: (up.budget.filter_bytes / ID_BYTES).max(1),
+            bytes: up.budget.req_bytes.saturating_sub(512),
+        };
         let mut sets: Vec<_> = up
             .live
             .iter()
@@ -214,7 +216,7 @@ impl Link {
             return false;
         }
         let size = up.live.values().fold(Size::default(), |sum, set| sum.plus(set.size));
-        filters > limits::SYNC_SPARE_FILTERS + size.filters((up.budget.filter_bytes / 67).max(1)) + 1
+        filters > limits::SYNC_SPARE_FILTERS + size.filters((up.budget.filter_bytes / ID_BYTES).max(1)) + 1
     }
 
     /// Follows everything without tags where that is less than the list of all that is followed.
@@ -286,5 +288,5 @@ pub(super) fn requests(filters: Vec<Filter>, most: usize, bytes: usize) -> Vec<V
 pub(super) fn text_bytes(filter: &Filter) -> usize {
     let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| text_len(value)).sum();
     let ids = filter.ids.as_ref().map_or(0, Vec::len) + filter.authors.as_ref().map_or(0, Vec::len);
-    80 + tags + ids * 67
+    80 + tags + ids * ID_BYTES
 }

@@ -42,7 +42,7 @@ use self::ctx::{Chance, Ctx};
 use self::dial::Dials;
 use self::flaw::Flaw;
 use self::flight::Flights;
-use self::io::{AskId, Heard, Input, Order, Output, Restored, Row, RowKey, Session, Via};
+use self::io::{AskId, Heard, Input, Order, Output, Restored, Row, RowKey, Session};
 use self::link::{Link, LinkId};
 use self::peer::Peer;
 use self::recent::Recent;
@@ -486,10 +486,9 @@ impl Machine for Syncer {
     }
 }
 
-/// Which kind of catching up an event came by, for the refused index.
-fn layer(via: Via, event: &crate::nostr::Event) -> refused::Layer {
+/// Which layer an event belongs to, for the refused index.
+fn layer(event: &crate::nostr::Event) -> refused::Layer {
     use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
-    let _ = via;
     if matches!(event.kind, ANNOUNCEMENT | STATE) { refused::Layer::Announcements } else { refused::Layer::Related }
 }
 

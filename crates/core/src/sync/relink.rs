@@ -173,7 +173,10 @@ impl Syncer {
         let epoch = self.config.epoch;
         let Some(mut link) = self.links.remove(&id) else { return };
         link.count_time(self.now);
-        self.out.push_back(Output::Remember(super::Row::Peer(Box::new(link.row(self.now, epoch, &self.wants)))));
+        // It may come back with what is known of it.
+        let peer = link.row(self.now, epoch, &self.wants);
+        self.out.push_back(Output::Remember(super::Row::Peer(Box::new(peer.clone()))));
+        self.rows.insert(link.url.place().to_owned(), peer);
         for key in link.covers.keys() {
             if let Some(repo) = self.wants.repo_mut(*key) {
                 repo.links.remove(&id);
@@ -195,9 +198,6 @@ impl Syncer {
         }
         self.restless.remove(&id);
         self.places.remove(link.url.place());
-        // It may come back with what is known of it.
-        let peer = link.row(self.now, epoch, &self.wants);
-        self.rows.insert(link.url.place().to_owned(), peer);
     }
 }
 

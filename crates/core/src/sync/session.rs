@@ -55,7 +55,8 @@ impl Link {
         self.owed.clear();
         self.complete_at = if how == Reconnect::Quick { self.complete_at } else { None };
         let full = if how == Reconnect::Quick {
-            // What `since` cannot see is owed to a full pass, sooner where that is cheap.
+            // What `since` cannot see is owed to a full pass; where that is cheap, within one to three hours, so that relays
+            // that came back together are not all asked at once.
             let soon = ctx.now.mono.plus_secs(3_600 + ctx.chance.next() % 7_200);
             let cheap = terms.as_ref().and_then(|terms| terms.negentropy) == Some(true)
                 && self.learned.no_negentropy_at.is_none();
