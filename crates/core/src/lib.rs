@@ -10,7 +10,9 @@
 //! - [`repo`]: repositories: announcements, states, pull requests, maintainers, and the [`repo::Catalog`] of them all.
 //! - [`registrar`]: the first machine: what may enter, and when it may be served.
 //! - [`sync`]: the second machine: whom to listen to, and how to catch up.
+//! - [`hunt`]: the third machine: where to look for missing git data.
 
+pub mod hunt;
 pub mod limits;
 pub mod machine;
 pub mod manners;

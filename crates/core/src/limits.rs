@@ -124,6 +124,32 @@ pub const PURGATORY_SECS: u64 = 30 * 60;
 /// Seconds that every held event has left after a start, however long the server was down.
 pub const PURGATORY_GRACE_SECS: u64 = 5 * 60;
 
+/// Seconds until an event that a client brought is looked for elsewhere: a push is expected (002).
+pub const HUNT_DELAY_CLIENT_SECS: u64 = 180;
+
+/// Milliseconds until an event that came by sync is looked for: more of the same burst may come (002).
+pub const HUNT_DELAY_SYNC_MILLIS: u64 = 500;
+
+/// Seconds after which a held event's time is over although not everybody has been asked for its git data: a slow server
+/// must not let strangers' entries wait for ever.
+pub const MAX_HELD_SECS: u64 = 24 * 3_600;
+
+/// Seconds that an event whose time is over, and that nothing has replaced, is still looked for once an hour.
+pub const DORMANT_SECS: u64 = 7 * 24 * 3_600;
+
+/// Dormant events in all: each costs a few requests an hour, and up to 20 kB of memory if it is an announcement.
+pub const MAX_DORMANT: usize = 2_000;
+
+/// Dormant events of one author: a maintainer's repositories, not a flood.
+pub const MAX_DORMANT_PER_AUTHOR: usize = 64;
+
+/// Events of one name that are looked for at a time, those with the most time left first: all of a name are told anew
+/// whenever one of them changes.
+pub const MAX_NEEDS: usize = 128;
+
+/// Places where one event's git data is looked for: a maintainer set may name hundreds.
+pub const MAX_PLACES: usize = 32;
+
 /// Held events in all. An announcement takes up to 20 kB of memory ([`MAX_NAMED`], [`MAX_URLS`]), a state or a pull
 /// request a few hundred bytes.
 pub const MAX_HELD: usize = 20_000;
@@ -585,3 +611,110 @@ pub const MAX_FOLLOWED_RELAYS: usize = 2 * MAX_RELAYS_PER_REPOSITORY;
 /// Relays that have a label of their own among the measurements; the rest share one. Announcements of strangers name
 /// relays, and every label is a dozen series in somebody's database. A board shows no more than a hundred.
 pub const METER_RELAYS: usize = 100;
+
+// The hunt: what is asked of git servers.
+
+/// Fetches at once from one host unless somebody says otherwise (002).
+pub const HUNT_CONCURRENT: u32 = 5;
+
+/// Fetches from one host in any minute unless somebody says otherwise (002).
+pub const HUNT_PER_MINUTE: u32 = 30;
+
+/// How many hosts' worth one network may be asked: a thousand names of one machine are still one machine.
+pub const HUNT_PER_NETWORK: u32 = 2;
+
+/// Fetches at once in all: each may bring gigabytes, and each ends in a check that takes a core.
+pub const HUNT_FETCHES: usize = 16;
+
+/// Fetches at once for one quarry: the second only because the first is slow.
+pub const HUNT_AT_ONCE: usize = 2;
+
+/// Hosts that are looked up at once: half of what the resolver takes ([`MAX_LOOKUPS`]), relays need the rest.
+pub const HUNT_SURVEYS: usize = 8;
+
+/// Seconds without a byte after which a second server is asked, and seconds without an end.
+pub const HUNT_SILENT_SECS: u64 = 5;
+
+/// See [`HUNT_SILENT_SECS`].
+pub const HUNT_SLOW_SECS: u64 = 30;
+
+/// Seconds until the next round after the first, the second, the third and every further one (002).
+pub const HUNT_BACKOFF_SECS: [u64; 4] = [20, 40, 80, 120];
+
+/// Seconds between two rounds for what is dormant. GRASP-02 wants it looked for at least once an hour; a round takes time.
+pub const HUNT_DORMANT_SECS: u64 = 59 * 60;
+
+/// Seconds within which the same is not asked for at the same URL again, whatever new events come: one event costs its
+/// author nothing.
+pub const HUNT_AGAIN_SECS: u64 = 20;
+
+/// New events of one owner's repositories that hurry a hunt in a minute. More of them wait.
+pub const HUNT_RESETS: usize = 6;
+
+/// Seconds of quiet for a host that is busy and does not say for how long, and at most if it does: a server that wants a
+/// week of quiet has made a mistake.
+pub const HUNT_BUSY_SECS: u64 = 60;
+
+/// See [`HUNT_BUSY_SECS`].
+pub const HUNT_MAX_QUIET_SECS: u64 = 60 * 60;
+
+/// How often a URL is tried in one round when its host is busy each time.
+pub const HUNT_BUSY_TIMES: u8 = 3;
+
+/// Seconds of quiet after a failure of a host, doubled with each further one, and at most.
+pub const HUNT_COOL_SECS: u64 = 20;
+
+/// See [`HUNT_COOL_SECS`].
+pub const HUNT_MAX_COOL_SECS: u64 = 10 * 60;
+
+/// Failures in a row after which a host counts as down: nobody waits in its line, one probe at a time speaks for all.
+pub const HUNT_DOWN: u32 = 3;
+
+/// Seconds for which a URL that sent something unsound is not asked for the same quarry: it may have cost gigabytes.
+pub const HUNT_UNSOUND_SECS: u64 = 60 * 60;
+
+/// Seconds that a quarry waits when the trouble was ours: a full disk does not empty itself at once.
+pub const HUNT_OURS_SECS: u64 = 60;
+
+/// Seconds for which the addresses of a host are believed: what most names allow.
+pub const HUNT_ADDRESS_SECS: u64 = 5 * 60;
+
+/// Seconds for which a server's own limits are believed (rule M20).
+pub const HUNT_TERMS_SECS: u64 = 60 * 60;
+
+/// Seconds for which requests that a host's row already counts may be made without writing it again.
+pub const HUNT_LEASE_SECS: u64 = 5;
+
+/// What part of a minute's requests such a row counts ahead: a third means three writes for thirty requests, and at most
+/// ten requests too few after a restart.
+pub const HUNT_LEASE_PART: u32 = 3;
+
+/// Fetches after which the hits and misses of a host are halved, so that what it did lately counts more.
+pub const HUNT_SCORES: u32 = 64;
+
+/// Sites at which something is sought, in all: more than can be held and dormant ([`MAX_HELD`]).
+pub const HUNT_QUARRIES: usize = 2 * MAX_HELD;
+
+/// Events of one quarry that are hunted for, those that are awake first.
+pub const HUNT_NEEDS: usize = 1_000;
+
+/// Places of one event that are asked: two announcements' worth ([`MAX_URLS`]), the likely ones first.
+pub const HUNT_PLACES: usize = 2 * MAX_URLS;
+
+/// Places of one quarry that are asked.
+pub const HUNT_STOPS: usize = 128;
+
+/// Objects of one fetch: what one state may name ([`MAX_STATE_TAGS`]).
+pub const HUNT_OIDS: usize = MAX_STATE_TAGS;
+
+/// Hosts that are remembered although nobody names them: a row of a few hundred bytes each.
+pub const HUNT_HOSTS: usize = 4_096;
+
+/// Quarries that are over and whose places are remembered for an hour, so that coming back does not start afresh.
+pub const HUNT_GRAVES: usize = 4_096;
+
+/// Places of such a quarry that are remembered.
+pub const HUNT_GRAVE_STOPS: usize = 32;
+
+/// Quarries and hosts whose time has come that are looked at in one step; the next step follows at once.
+pub const HUNT_SLICE: usize = 256;

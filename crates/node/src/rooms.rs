@@ -34,6 +34,7 @@ use crate::door::routes::House;
 use crate::door::session::Rooms;
 use crate::hands::directory::Directory;
 use crate::hands::git_room::GitRoom;
+use crate::hands::hunt_post::HuntPost;
 use crate::hands::librarian::{Librarian, LibraryDoor};
 use crate::hands::line::Line;
 use crate::hands::live::{Live, LiveDoor};
@@ -80,11 +81,13 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
     let meter = Meter::new();
     let post = SyncPost::new();
+    let hunt_post = HuntPost::new();
     let means = Means {
         layout: layout.clone(),
         directory: directory.clone(),
         git: git.clone(),
         post: post.clone(),
+        hunt_post: hunt_post.clone(),
         meter: meter.clone(),
     };
     let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
@@ -196,7 +199,7 @@ impl Threads {
         means: Means,
     ) -> Result<Self> {
         let line = Line::new();
-        let Means { layout, directory, git, post, meter } = means;
+        let Means { layout, directory, git, post, hunt_post, meter } = means;
         let (maintenance, worked_on) = MaintenanceDoor::new(config.git.maintenance);
         let maintainer = Maintenance {
             maintainer: Maintainer::new(&git, layout.clone(), config.git.process_patience),
@@ -229,6 +232,7 @@ impl Threads {
             room,
             maintenance,
             sync: post,
+            hunt: hunt_post,
             meter,
         };
         let desk = desk.prepare()?;
@@ -293,6 +297,7 @@ struct Means {
     directory: Arc<Directory>,
     git: Git,
     post: Arc<SyncPost>,
+    hunt_post: Arc<HuntPost>,
     meter: Meter,
 }
 
@@ -367,6 +372,7 @@ fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
         owner: Some(owner),
         strict_maintainers: config.strict_maintainers,
         submissions: config.submissions,
+        hunts: config.sync.enabled,
         max_event_bytes: config.max_event_bytes,
         purgatory_secs: config.purgatory_expiry.as_secs(),
     })

@@ -52,6 +52,7 @@ pub fn rules() -> Rules {
         max_event_bytes: 256 * 1024,
         purgatory_secs: limits::PURGATORY_SECS,
         submissions: true,
+        hunts: false,
     }
 }
 

@@ -15,6 +15,7 @@ mod disk;
 mod error;
 mod facts;
 mod fields;
+mod hosts;
 mod index;
 mod local;
 mod peers;

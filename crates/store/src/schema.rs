@@ -17,6 +17,7 @@
 //! | `staged` | hash of site; event | upload that nobody has signed yet |
 //! | `refused` | id | an event that is not wanted, for sync |
 //! | `peers` | hash of place | what sync knows of a relay |
+//! | `hosts` | hash of host and port | what the hunt knows of a git server |
 //!
 //! A *place* is `!created_at | id | seq`, shortened: in key order it is newest first, then lowest id, which is the order of
 //! answers, and it is the same in every index, so that one place says where any scan stands.
@@ -63,6 +64,7 @@ pub(crate) struct Tables {
     pub(crate) staged: Table,
     pub(crate) refused: Table,
     pub(crate) peers: Table,
+    pub(crate) hosts: Table,
 }
 
 /// How many named tables there may ever be.
@@ -96,6 +98,7 @@ impl Tables {
             staged: table("staged")?,
             refused: table("refused")?,
             peers: table("peers")?,
+            hosts: table("hosts")?,
         })
     }
 

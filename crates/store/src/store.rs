@@ -233,6 +233,7 @@ mod tests {
         "exceptions",
         "refused",
         "peers",
+        "hosts",
         "todo",
     ];
 

@@ -107,7 +107,7 @@ impl Registrar {
         if let Some(chosen) = aligned.chosen {
             gone = !told.events.get(&chosen).is_some_and(|state| self.follow(now, site, state));
         }
-        if let (Task::Align(_), false, Some(chosen)) = (task, gone, aligned.chosen) {
+        if let (Task::Align(_) | Task::Adopt(_), false, Some(chosen)) = (task, gone, aligned.chosen) {
             self.release_overtaken(now, site, chosen, told);
         }
         for pull in &aligned.pulls {
@@ -117,7 +117,12 @@ impl Registrar {
             // What was signed has changed while git was at work: once more, with what is signed now.
             self.todo(Todo { site: site.clone(), pull: None });
         }
-        if matches!(task, Task::Pull(..)) && !aligned.pulls.is_empty() {
+        let brought = match task {
+            Task::Pull(..) => !aligned.pulls.is_empty(),
+            Task::Adopt(_) => true,
+            Task::Align(_) | Task::Retire(_) => false,
+        };
+        if brought {
             self.look_again(site.identifier());
         }
         if aligned.empty && matches!(site, Site::Submitted(_)) {
@@ -228,6 +233,10 @@ impl Registrar {
 
     /// A task is done, or has become needless.
     pub(super) fn end_task(&mut self, task: &Task) {
+        if let Task::Adopt(haul) = task {
+            self.wish(Output::Adopted(haul.fetch));
+            return self.lanes.free(haul.site.identifier());
+        }
         let todo = todo_of(task);
         if let Some(event) = todo.pull {
             self.forget_upload(event, &todo.site, false);
@@ -306,7 +315,7 @@ impl Registrar {
 pub(super) fn todo_of(task: &Task) -> Todo {
     match task {
         Task::Pull(site, event) => Todo { site: site.clone(), pull: Some(*event) },
-        Task::Align(site) | Task::Retire(site) => Todo { site: site.clone(), pull: None },
+        Task::Align(_) | Task::Retire(_) | Task::Adopt(_) => Todo { site: task.site().clone(), pull: None },
     }
 }
 

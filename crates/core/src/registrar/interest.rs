@@ -68,7 +68,7 @@ impl Registrar {
 }
 
 /// Who keeps a repository: its maintainers, and its owner even if it has left that to others.
-fn keepers(family: &Family, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
+pub(super) fn keepers(family: &Family, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
     let mut keepers = BTreeSet::clone(&family.maintainers(owner, strict));
     keepers.insert(owner);
     keepers

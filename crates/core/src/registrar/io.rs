@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::order::{Order, OrderId, Outcome, Parcel};
 use super::push::{Command, Permit, PushRefusal};
+use crate::hunt::io::FetchId;
 use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::{PublicKey, Signed, Verdict};
 use crate::repo::catalog::Place;
@@ -38,6 +39,25 @@ pub enum Input {
     Ordered(OrderId, Outcome),
     /// Objects have come to the pools of this name by another way than a push.
     DataCame(Identifier),
+    /// The hunt has begun to fetch what these events need: they do not expire before it is over.
+    FetchBegan(FetchId, Vec<EventId>),
+    /// A fetch has brought objects that are sought. [`Output::Adopted`] answers when the pack is not needed any more.
+    FetchArrived(Haul),
+    /// A fetch is over.
+    FetchEnded(FetchId),
+    /// The hunt has asked everybody once for what these events need: they may expire when their time is over.
+    Tried(Vec<EventId>),
+}
+
+/// A pack that the hunt has brought: sound, and with everything that the sought objects in it need.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Haul {
+    /// Where it should go.
+    pub site: Site,
+    /// The fetch that brought it.
+    pub fetch: FetchId,
+    /// The pack.
+    pub parcel: Parcel,
 }
 
 /// Names one push for the life of the process.
@@ -258,6 +278,8 @@ pub enum Output {
     PushDone(PushId, Result<(), PushRefusal>),
     /// Work for the git room, after the commit. Exactly one [`Input::Ordered`] answers.
     Order(Order),
+    /// A pack of the hunt has been taken over or is not needed. After the commit.
+    Adopted(FetchId),
     /// Throw away a parcel, after the commit.
     Discard(Parcel),
     /// Whether this repository is hosted, or whose objects it may read, may have changed. A bell, to be heard after the
@@ -266,7 +288,8 @@ pub enum Output {
     /// What sync should follow under this name has changed ([`Registrar::followed`](super::Registrar::followed)). A bell:
     /// receivers merge repeated ones.
     Interest(Identifier),
-    /// What the hunt should look for under this name has changed. A bell, like `Interest`.
+    /// What the hunt should look for under this name has changed ([`Registrar::quarries`](super::Registrar::quarries)). A
+    /// bell, like `Interest`.
     Quarry(Identifier),
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::io::{Arrival, PushId};
+use super::io::{Arrival, Haul, PushId};
 use super::order::OrderId;
 use super::push::Permit;
 use crate::limits;
@@ -22,12 +22,15 @@ pub(super) enum Task {
     Align(Site),
     /// A site that has no refs left should go.
     Retire(Site),
+    /// The hunt has brought objects to a site, which should then be as what is signed says.
+    Adopt(Haul),
 }
 
 impl Task {
     pub(super) fn site(&self) -> &Site {
         match self {
             Self::Pull(site, _) | Self::Align(site) | Self::Retire(site) => site,
+            Self::Adopt(haul) => &haul.site,
         }
     }
 }

@@ -7,10 +7,12 @@ mod finish;
 mod interest;
 pub mod io;
 mod lanes;
+mod limbo;
 pub mod order;
 pub mod policy;
 pub mod purgatory;
 pub mod push;
+mod quarry;
 mod removal;
 pub mod uploads;
 pub mod views;
@@ -22,11 +24,12 @@ use std::sync::Arc;
 use io::{Facts, Input, Output, PushId, Restored, Source, Submission, Todo, Write};
 use lanes::{Lanes, Task};
 use policy::{Mode, Rules, World};
-use purgatory::{Purgatory, Waiting, What};
+use purgatory::{Purgatory, Search, Waiting, What};
 
 use uploads::Uploads;
 use work::Purpose;
 
+use crate::hunt::io::FetchId;
 use crate::limits;
 use crate::machine::Machine;
 use crate::nostr::event::{Event, EventId};
@@ -57,6 +60,8 @@ pub struct Registrar {
     todos: BTreeSet<Todo>,
     /// Pushes that were permitted and are not over, with the events that must not expire meanwhile.
     pushes: BTreeMap<PushId, Vec<EventId>>,
+    /// The same for fetches of the hunt.
+    fetches: BTreeMap<FetchId, Vec<EventId>>,
     /// Why the store is being asked, and what it will be asked next.
     asked: Option<Purpose>,
     asking: VecDeque<Purpose>,
@@ -78,6 +83,7 @@ impl Registrar {
             lanes: Lanes::default(),
             todos: BTreeSet::new(),
             pushes: BTreeMap::new(),
+            fetches: BTreeMap::new(),
             asked: None,
             asking: VecDeque::new(),
         }
@@ -112,11 +118,7 @@ impl Registrar {
             Restored::Served(event) => self.restore_announcement(&event, false),
             Restored::Exception(event) => self.restore_announcement(&event, true),
             Restored::Held(event, deadline) => {
-                // However long the server was down, everybody gets a little time to go on.
-                let left = deadline
-                    .secs_since(now.wall)
-                    .clamp(limits::PURGATORY_GRACE_SECS, self.rules.purgatory_secs.max(limits::PURGATORY_GRACE_SECS));
-                self.note_held(&event, now.mono.plus_secs(left));
+                self.restore_held(now, &event, deadline);
             }
             Restored::Todo(todo) => {
                 self.todos.insert(todo);
@@ -163,9 +165,10 @@ impl Registrar {
         }
         match &verdict {
             Verdict::Accept => self.accept(&event, &facts.targets),
-            Verdict::Hold(_) => self.hold(now, &event),
+            Verdict::Hold(_) => self.hold(now, &event, &source),
             Verdict::Pass => self.wish(Output::Pass(event)),
-            Verdict::Known(_) | Verdict::Refuse(_) => {}
+            Verdict::Known(_) => self.seen_again(now, event.id, &source),
+            Verdict::Refuse(_) => {}
         }
         self.wish(Output::Reply(ticket, verdict));
     }
@@ -195,9 +198,10 @@ impl Registrar {
         }
     }
 
-    fn hold(&mut self, now: Now, event: &Arc<Signed>) {
+    fn hold(&mut self, now: Now, event: &Arc<Signed>, source: &Source) {
         self.write(Write::Hold(event.clone(), now.wall.plus_secs(self.rules.purgatory_secs)));
-        self.note_held(event, now.mono.plus_secs(self.rules.purgatory_secs));
+        let search = Search::From(limbo::hunted_from(now, source));
+        self.note_held(now, event, now.mono.plus_secs(self.rules.purgatory_secs), search);
         if event.kind == kinds::STATE {
             self.extend_announcements(now, event);
         }
@@ -242,7 +246,7 @@ impl Registrar {
     }
 
     /// Takes a held event into the books. What it pushes out of them leaves the store too.
-    fn note_held(&mut self, event: &Signed, deadline: Moment) {
+    fn note_held(&mut self, now: Now, event: &Signed, deadline: Moment, search: Search) {
         let what = match event.kind {
             kinds::ANNOUNCEMENT => {
                 let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
@@ -278,7 +282,15 @@ impl Registrar {
         };
         self.purgatory.put(
             event.id,
-            Waiting { author: event.pubkey, created_at: event.created_at, what, bytes: event.json().len(), deadline },
+            Waiting {
+                author: event.pubkey,
+                created_at: event.created_at,
+                what,
+                bytes: event.json().len(),
+                since: now.mono,
+                deadline,
+                search,
+            },
         );
     }
 
@@ -330,7 +342,7 @@ impl Registrar {
 
     /// Whether a held event, or an upload, may be let go now that its time is over.
     fn is_engaged(&self, id: EventId) -> bool {
-        let pushed = self.pushes.values().any(|events| events.contains(&id));
+        let pushed = self.pushes.values().chain(self.fetches.values()).any(|events| events.contains(&id));
         let worked_on = |identifier: &Identifier| self.lanes.is_engaged(identifier);
         pushed
             || self.purgatory.get(id).is_some_and(|waiting| match &waiting.what {
@@ -348,7 +360,7 @@ impl Registrar {
         }
         let pulls: Vec<(EventId, Site)> = self
             .purgatory
-            .iter()
+            .of_name(identifier)
             .filter_map(|(id, waiting)| match &waiting.what {
                 What::PullRequest(_, sites) => Some(sites.iter().map(move |site| (id, site.clone()))),
                 _ => None,
@@ -364,16 +376,13 @@ impl Registrar {
     /// Objects have come to a pool of this name: whatever waits for them is looked at again.
     fn look_again(&mut self, identifier: &Identifier) {
         let (mut authors, mut sites) = (BTreeSet::new(), BTreeSet::new());
-        for (_, waiting) in self.purgatory.iter() {
+        for (_, waiting) in self.purgatory.of_name(identifier) {
             match &waiting.what {
-                What::Announcement(repo) if repo.identifier == *identifier => {
-                    sites.insert(Site::Announced(repo.clone()));
-                }
-                What::State(name) if name == identifier => drop(authors.insert(waiting.author)),
+                What::Announcement(repo) => drop(sites.insert(Site::Announced(repo.clone()))),
+                What::State(_) => drop(authors.insert(waiting.author)),
                 What::PullRequest(_, named) => {
                     sites.extend(named.iter().filter(|site| site.identifier() == identifier).cloned());
                 }
-                _ => {}
             }
         }
         for author in authors {
@@ -410,6 +419,10 @@ impl Machine for Registrar {
             Input::Told(told) => self.told(now, told),
             Input::Ordered(order, outcome) => self.ordered(now, order, outcome),
             Input::DataCame(identifier) => self.data_came(&identifier),
+            Input::FetchBegan(fetch, events) => drop(self.fetches.insert(fetch, events)),
+            Input::FetchArrived(haul) => self.lanes.add(Task::Adopt(haul)),
+            Input::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),
+            Input::Tried(events) => self.tried(&events),
         }
         self.settle_changed();
         self.proceed();
@@ -432,11 +445,7 @@ impl Machine for Registrar {
         self.lanes.wake(now.mono);
         for _ in 0..limits::EXPIRY_SLICE {
             let Some(id) = self.purgatory.overdue(now.mono) else { break };
-            if self.is_engaged(id) {
-                self.purgatory.postpone(id, now.mono.plus_secs(limits::POSTPONE_SECS));
-            } else {
-                self.unhold(id);
-            }
+            self.end_of_time(now, id);
         }
         for _ in 0..limits::EXPIRY_SLICE {
             let Some((event, site)) = self.uploads.overdue(now.mono) else { break };

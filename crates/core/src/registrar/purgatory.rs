@@ -20,8 +20,40 @@ pub struct Waiting {
     pub what: What,
     /// Bytes of its text.
     pub bytes: usize,
+    /// When it came.
+    pub since: Moment,
     /// When it gives up. On the monotonic clock, so that a step of the wall clock ends nothing.
     pub deadline: Moment,
+    /// How the search for its git data stands.
+    pub search: Search,
+}
+
+impl Waiting {
+    /// Whether its time is over and it is kept only because it may still be found.
+    #[must_use]
+    pub fn is_dormant(&self) -> bool {
+        self.search == Search::Dormant
+    }
+
+    /// The names of the repositories that it concerns.
+    fn names(&self) -> BTreeSet<Identifier> {
+        match &self.what {
+            What::Announcement(repo) => BTreeSet::from([repo.identifier.clone()]),
+            What::State(identifier) => BTreeSet::from([identifier.clone()]),
+            What::PullRequest(_, sites) => sites.iter().map(|site| site.identifier().clone()).collect(),
+        }
+    }
+}
+
+/// How the search for an event's git data stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Search {
+    /// It is looked for from then on; not everybody has been asked.
+    From(Moment),
+    /// It is looked for since then, and everybody has been asked once.
+    Tried(Moment),
+    /// Its time is over, nothing has replaced it, and it is looked for now and then.
+    Dormant,
 }
 
 /// What kind of thing waits.
@@ -41,14 +73,43 @@ pub struct Purgatory {
     waiting: BTreeMap<EventId, Waiting>,
     deadlines: BTreeSet<(Moment, EventId)>,
     by_author: BTreeMap<PublicKey, Share>,
-    bytes: usize,
+    by_name: BTreeMap<Identifier, BTreeSet<EventId>>,
+    all: Sum,
 }
 
 /// What one author has waiting.
 #[derive(Clone, Debug, Default)]
 struct Share {
     ids: BTreeSet<EventId>,
+    sum: Sum,
+}
+
+/// How much waits. What is dormant takes nobody's room.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    awake: usize,
     bytes: usize,
+    dormant: usize,
+}
+
+impl Sum {
+    fn add(&mut self, waiting: &Waiting) {
+        if waiting.is_dormant() {
+            self.dormant += 1;
+        } else {
+            self.awake += 1;
+            self.bytes += waiting.bytes;
+        }
+    }
+
+    fn take(&mut self, waiting: &Waiting) {
+        if waiting.is_dormant() {
+            self.dormant -= 1;
+        } else {
+            self.awake -= 1;
+            self.bytes -= waiting.bytes;
+        }
+    }
 }
 
 impl Purgatory {
@@ -56,13 +117,21 @@ impl Purgatory {
     #[must_use]
     pub fn room(&self, author: PublicKey, bytes: usize) -> Option<Refusal> {
         let crowded = |share: &Share| {
-            share.ids.len() >= limits::MAX_HELD_PER_AUTHOR || share.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
+            share.sum.awake >= limits::MAX_HELD_PER_AUTHOR
+                || share.sum.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
         };
         if self.by_author.get(&author).is_some_and(crowded) {
             return Some(Refusal::TooMuchHeld);
         }
-        let full = self.waiting.len() >= limits::MAX_HELD || self.bytes + bytes > limits::MAX_HELD_BYTES;
+        let full = self.all.awake >= limits::MAX_HELD || self.all.bytes + bytes > limits::MAX_HELD_BYTES;
         full.then_some(Refusal::PurgatoryFull)
+    }
+
+    /// Whether one more of this author may lie dormant.
+    #[must_use]
+    pub fn may_rest(&self, author: PublicKey) -> bool {
+        let crowded = |share: &Share| share.sum.dormant >= limits::MAX_DORMANT_PER_AUTHOR;
+        self.all.dormant < limits::MAX_DORMANT && !self.by_author.get(&author).is_some_and(crowded)
     }
 
     /// Takes one in.
@@ -71,8 +140,11 @@ impl Purgatory {
         self.deadlines.insert((waiting.deadline, id));
         let share = self.by_author.entry(waiting.author).or_default();
         share.ids.insert(id);
-        share.bytes += waiting.bytes;
-        self.bytes += waiting.bytes;
+        share.sum.add(&waiting);
+        self.all.add(&waiting);
+        for name in waiting.names() {
+            self.by_name.entry(name).or_default().insert(id);
+        }
         self.waiting.insert(id, waiting);
     }
 
@@ -80,15 +152,30 @@ impl Purgatory {
     pub fn take(&mut self, id: EventId) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         self.deadlines.remove(&(waiting.deadline, id));
-        self.bytes -= waiting.bytes;
+        self.all.take(&waiting);
         if let Some(share) = self.by_author.get_mut(&waiting.author) {
             share.ids.remove(&id);
-            share.bytes -= waiting.bytes;
+            share.sum.take(&waiting);
             if share.ids.is_empty() {
                 self.by_author.remove(&waiting.author);
             }
         }
+        for name in waiting.names() {
+            if let Some(ids) = self.by_name.get_mut(&name) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.by_name.remove(&name);
+                }
+            }
+        }
         Some(waiting)
+    }
+
+    /// Changes how the search for one stands, and until when it waits.
+    pub fn search(&mut self, id: EventId, search: Search, deadline: Moment) {
+        if let Some(waiting) = self.take(id) {
+            self.put(id, Waiting { search, deadline, ..waiting });
+        }
     }
 
     /// Lets one wait longer. True if that changed anything.
@@ -104,6 +191,17 @@ impl Purgatory {
     /// All that waits, by id.
     pub fn iter(&self) -> impl Iterator<Item = (EventId, &Waiting)> {
         self.waiting.iter().map(|(id, waiting)| (*id, waiting))
+    }
+
+    /// What concerns repositories of a name, by id.
+    pub fn of_name(&self, name: &Identifier) -> impl Iterator<Item = (EventId, &Waiting)> {
+        let ids = self.by_name.get(name).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.waiting.get(id)?)))
+    }
+
+    /// The names of all repositories for which something waits.
+    pub fn names(&self) -> impl Iterator<Item = &Identifier> {
+        self.by_name.keys()
     }
 
     /// What waits under an id.
@@ -135,6 +233,12 @@ impl Purgatory {
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// How many of them lie dormant.
+    #[must_use]
+    pub fn dormant(&self) -> usize {
+        self.all.dormant
     }
 
     /// Whether nothing waits.

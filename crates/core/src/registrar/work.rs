@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::Registrar;
 use super::finish::{Pushed, todo_of};
-use super::io::{Arrival, Output, Push, Question, Told};
+use super::io::{Arrival, Haul, Output, Push, Question, Told};
 use super::lanes::{Job, Next, Task};
 use super::order::{Align, Aligned, Candidate, Order, OrderId, Otherwise, Outcome, Parcel, Pull, Work};
 use super::purgatory::{Waiting, What};
@@ -66,7 +66,9 @@ impl Registrar {
             Purpose::Arrival(arrival) | Purpose::Resume(arrival, ..) => {
                 (&arrival.push.site, self.events_of_push(&arrival.push))
             }
-            Purpose::Task(Task::Align(site)) => (site, self.states_for(site).into_iter().map(|(id, _)| id).collect()),
+            Purpose::Task(task @ (Task::Align(_) | Task::Adopt(_))) => {
+                (task.site(), self.states_for(task.site()).into_iter().map(|(id, _)| id).collect())
+            }
             Purpose::Task(Task::Pull(site, event)) => (site, vec![*event]),
             Purpose::Task(Task::Retire(site)) => (site, Vec::new()),
             Purpose::Finish(job, aligned) => {
@@ -74,8 +76,8 @@ impl Registrar {
                     aligned.chosen.into_iter().chain(aligned.pulls.iter().copied()).collect();
                 let site = match job {
                     Job::Task(task) => {
-                        if let Task::Align(site) = task {
-                            let states = self.states_for(site).into_iter();
+                        if let Task::Align(_) | Task::Adopt(_) = task {
+                            let states = self.states_for(task.site()).into_iter();
                             events.extend(states.filter(|(_, place)| *place == Place::Held).map(|(id, _)| id));
                         }
                         task.site()
@@ -89,7 +91,7 @@ impl Registrar {
                 (site, events)
             }
         };
-        let strays = matches!(purpose, Purpose::Task(Task::Align(_)));
+        let strays = matches!(purpose, Purpose::Task(Task::Align(_) | Task::Adopt(_)));
         Question { site: site.clone(), events, strays }
     }
 
@@ -114,9 +116,7 @@ impl Registrar {
                 self.end_push(&arrival.push, Err(sorry()));
             }
             Purpose::Task(task) => {
-                let identifier = task.site().identifier().clone();
-                self.lanes.delay(task, now.mono.plus_secs(limits::ORDER_RETRY_SECS));
-                self.lanes.free(&identifier);
+                self.put_off(now, task);
             }
             Purpose::Finish(..) => {}
         }
@@ -261,6 +261,7 @@ impl Registrar {
         let work = match &task {
             Task::Align(Site::Announced(repo)) if !self.is_hosted(repo) => self.retirement(repo, told),
             Task::Align(_) => self.alignment(&site, told),
+            Task::Adopt(haul) => self.adoption(haul, told),
             Task::Pull(_, event) => self.pull(&site, *event, told),
             // Something may have come since it was found to have nothing.
             Task::Retire(_) => (told.exists && told.refs.is_empty()).then(|| Work::Retire { readers: Vec::new() }),
@@ -289,6 +290,27 @@ impl Registrar {
     }
 
     fn alignment(&self, site: &Site, told: &Told) -> Option<Work> {
+        let align = self.aligned(site, told);
+        // Without a folder of its own and without others' it has no object that a state could name.
+        let nowhere = |state: &Candidate| !state.refs.is_empty() && state.sources.is_empty();
+        let nothing_here = !told.exists && align.lenders.is_empty() && align.candidates.iter().all(nowhere);
+        let nothing_here = nothing_here || (!told.exists && align.candidates.is_empty());
+        if nothing_here && (align.pulls.is_empty() || align.lenders.is_empty()) {
+            return None;
+        }
+        Some(Work::Align(align))
+    }
+
+    /// What the hunt has brought moves in, and the site follows what is signed.
+    fn adoption(&self, haul: &Haul, told: &Told) -> Option<Work> {
+        self.is_open(&haul.site).then(|| {
+            let adopt = vec![haul.parcel.clone()];
+            Work::Align(Align { adopt, ..self.aligned(&haul.site, told) })
+        })
+    }
+
+    /// How a site should be.
+    fn aligned(&self, site: &Site, told: &Told) -> Align {
         let states = self.states_for(site);
         let known = self.is_served(site);
         let read = |(id, _): &(EventId, Place)| told.events.get(id).and_then(|found| State::read(&found.event));
@@ -304,19 +326,12 @@ impl Registrar {
         let any_served = states.iter().any(|(_, place)| *place == Place::Served);
         let otherwise = if any_served { Otherwise::Keep } else { Otherwise::Clear };
         let pulls = self.pulls_waiting_at(site);
-        // Without a folder of its own and without others' it has no object that a state could name.
-        let nowhere = |state: &Candidate| !state.refs.is_empty() && state.sources.is_empty();
-        let nothing_here = !told.exists && lenders.is_empty() && candidates.iter().all(nowhere);
-        let nothing_here = nothing_here || (!told.exists && candidates.is_empty());
-        if nothing_here && (pulls.is_empty() || lenders.is_empty()) {
-            return None;
-        }
         // What waits for its commit elsewhere has no ref here, either.
         let named = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
         let misplaced =
             named.filter(|id| self.purgatory.get(*id).is_some() && pulls.iter().all(|pull| pull.event != *id));
         let drop_pulls = told.strays.iter().copied().chain(misplaced).collect();
-        Some(Work::Align(Align { lenders, candidates, otherwise, pulls, drop_pulls, ..Align::default() }))
+        Align { lenders, candidates, otherwise, pulls, drop_pulls, ..Align::default() }
     }
 
     /// The pull requests whose commits are waited for at a site.
@@ -327,7 +342,7 @@ impl Registrar {
             }
             _ => None,
         };
-        self.purgatory.iter().filter_map(here).collect()
+        self.purgatory.of_name(site.identifier()).filter_map(here).collect()
     }
 
     /// The other sites that a state's author speaks for: one of them may have its objects.
@@ -368,6 +383,22 @@ impl Registrar {
         self.wish(Output::Order(Order { id, site, work }));
     }
 
+    /// What could not be done is done later. A pack of the hunt is not kept for that: whatever of it is missing will be
+    /// looked for again.
+    fn put_off(&mut self, now: Now, task: Task) {
+        let identifier = task.site().identifier().clone();
+        let again = match task {
+            Task::Adopt(haul) => {
+                self.wish(Output::Adopted(haul.fetch));
+                self.wish(Output::Quarry(identifier.clone()));
+                Task::Align(haul.site)
+            }
+            other => other,
+        };
+        self.lanes.delay(again, now.mono.plus_secs(limits::ORDER_RETRY_SECS));
+        self.lanes.free(&identifier);
+    }
+
     /// Git has done what it could.
     pub(super) fn ordered(&mut self, now: Now, id: OrderId, outcome: Outcome) {
         let Some((_, job)) = self.lanes.end(id) else { return };
@@ -388,8 +419,7 @@ impl Registrar {
             (Job::Task(task), Outcome::Failed(_)) => {
                 // It may have failed in the middle: it is noted, so that it is tried again also by the next process.
                 self.note(todo_of(&task));
-                self.lanes.delay(task.clone(), now.mono.plus_secs(limits::ORDER_RETRY_SECS));
-                self.lanes.free(task.site().identifier());
+                self.put_off(now, task);
             }
             (Job::Task(task), Outcome::Retired | Outcome::Staged) => self.end_task(&task),
             (job, Outcome::Aligned(aligned)) => self.asking.push_back(Purpose::Finish(job, aligned)),

@@ -69,6 +69,12 @@ impl Service {
             .is_some_and(|(named, below)| named == *site && below.is_empty())
     }
 
+    /// Whether this is a git URL of this service, whatever it names there.
+    #[must_use]
+    pub fn is_own_git(&self, text: &str) -> bool {
+        parse(text, "https").is_some_and(|url| self.is_own_authority(&url))
+    }
+
     /// Whether an announcement names this service in both `clone` and `relays` (G1-06).
     #[must_use]
     pub fn is_listed(&self, event: &Event, repo: &RepoId) -> bool {

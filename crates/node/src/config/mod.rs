@@ -25,12 +25,14 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
+use grasp_core::hunt::io::Limits;
 use grasp_core::sync::url::RelayUrl;
 
 pub(crate) use cidr::Cidr;
@@ -125,6 +127,8 @@ pub(crate) struct GitSettings {
     pub(crate) pack_cache_bytes: u64,
     /// Whether repositories are repacked in the background.
     pub(crate) maintenance: bool,
+    /// What other GRASP servers are told that they may ask for.
+    pub(crate) peers: Limits,
 }
 
 /// How other relays are followed.
@@ -144,6 +148,10 @@ pub(crate) struct SyncSettings {
     pub(crate) negentropy: bool,
     /// Values of one filter.
     pub(crate) values_per_filter: usize,
+    /// How often one git server is asked for missing data.
+    pub(crate) git: Limits,
+    /// The same for single ones, by host name.
+    pub(crate) git_hosts: BTreeMap<String, Limits>,
     /// Whether private and local addresses may be dialled.
     pub(crate) reach_anything: bool,
     /// How long refused events are kept whole.

@@ -1,8 +1,10 @@
 //! From the text of a value to the value, with a message that says what would be right.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
+use grasp_core::hunt::io::Limits;
 use grasp_core::sync::url::RelayUrl;
 
 use super::cidr::Cidr;
@@ -129,6 +131,28 @@ pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
         }
     }
     if wrong.is_empty() { Ok(relays) } else { Err(wrong.join("; ")) }
+}
+
+/// Limits of git servers, separated by white space or semicolons: `host=5,30` or `host:5,30`.
+pub(crate) fn domain_limits(text: &str) -> Result<BTreeMap<String, Limits>, String> {
+    let mut hosts = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for item in text.split(|c: char| c == ';' || c.is_whitespace()).filter(|item| !item.is_empty()) {
+        match domain_limit(item) {
+            Some((host, limits)) => drop(hosts.insert(host, limits)),
+            None => wrong.push(format!("{} is not of the form github.com=10,60", quote(item))),
+        }
+    }
+    if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("; ")) }
+}
+
+fn domain_limit(item: &str) -> Option<(String, Limits)> {
+    let (host, numbers) = item.split_once('=').or_else(|| item.rsplit_once(':'))?;
+    let (concurrent, per_minute) = numbers.split_once(',')?;
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let number = |text: &str, most: u32| text.parse::<u32>().ok().filter(|number| (1..=most).contains(number));
+    let limits = Limits { concurrent: number(concurrent, 64)?, per_minute: number(per_minute, 6_000)? };
+    (is_host_name(&host) || host.parse::<std::net::IpAddr>().is_ok()).then_some((host, limits))
 }
 
 /// A log level, or a list of levels for parts of the program. A part without a level is refused although the log
@@ -279,6 +303,21 @@ mod tests {
         assert_eq!(networks(" 10.0.0.0/8 ,::1,\n192.0.2.1 ").map(|list| list.len()), Ok(3));
         let message = networks("10.0.0.0/8,x,10.0.0.0/40").expect_err("two are wrong");
         assert!(message.contains("`x` is not") && message.contains("`10.0.0.0/40` has a prefix"), "{message}");
+    }
+
+    #[test]
+    fn limits_of_domains() {
+        let read = |text| domain_limits(text).map(|hosts| hosts.into_iter().collect::<Vec<_>>());
+        let limit = |host: &str, concurrent, per_minute| (host.to_owned(), Limits { concurrent, per_minute });
+        let both = vec![limit("codeberg.org", 2, 10), limit("github.com", 10, 60)];
+        assert_eq!(read("GitHub.com=10,60  codeberg.org:2,10"), Ok(both.clone()));
+        assert_eq!(read("codeberg.org.=2,10;github.com:10,60"), Ok(both));
+        assert_eq!(read("127.0.0.1=64,6000"), Ok(vec![limit("127.0.0.1", 64, 6_000)]));
+        assert_eq!(read(""), Ok(Vec::new()));
+        for wrong in ["github.com", "github.com=10", "github.com=0,5", "github.com=65,5", "=1,2", "a b=1,2", "x=1,2,3"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use grasp_core::hunt::io::Limits;
+
 use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
@@ -67,6 +69,10 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
             process_patience: Duration::from_secs(reader.number("GIT_PROCESS_SECS")),
             pack_cache_bytes: reader.number("GIT_PACK_CACHE_BYTES"),
             maintenance: reader.is_on("GIT_MAINTENANCE"),
+            peers: Limits {
+                concurrent: reader.number("GIT_PEER_CONCURRENT"),
+                per_minute: reader.number("GIT_PEER_RATE_LIMIT"),
+            },
         },
         sync: SyncSettings {
             enabled: reader.is_on("SYNC_ENABLE"),
@@ -76,6 +82,11 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
             max_backoff: Duration::from_secs(reader.number("SYNC_MAX_BACKOFF_SECS")),
             negentropy: !reader.is_on("SYNC_DISABLE_NEGENTROPY"),
             values_per_filter: reader.number("SYNC_MAX_TAGS_PER_FILTER"),
+            git: Limits {
+                concurrent: reader.number("SYNC_DOMAIN_CONCURRENT"),
+                per_minute: reader.number("SYNC_DOMAIN_RATE_LIMIT"),
+            },
+            git_hosts: reader.take("SYNC_DOMAIN_LIMITS", parse::domain_limits).unwrap_or_default(),
             reach_anything: reader.is_on("SYNC_ALLOW_NON_GLOBAL_TARGETS"),
             rejected_hot: Duration::from_secs(reader.number("REJECTED_HOT_CACHE_DURATION_SECS")),
             rejected_cold: Duration::from_secs(reader.number("REJECTED_COLD_INDEX_EXPIRY_SECS")),

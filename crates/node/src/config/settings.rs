@@ -307,12 +307,26 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "Whether repositories are repacked and cleaned in the background, one at a time, at low priority.",
     },
     Setting {
+        name: "GIT_PEER_CONCURRENT",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: 32 },
+        default: Fallback::Value("8"),
+        help: "Fetches at a time that another GRASP server is told it may ask for here (NIP-11).",
+    },
+    Setting {
+        name: "GIT_PEER_RATE_LIMIT",
+        section: GIT,
+        shape: Shape::Number { min: 1, max: 600 },
+        default: Fallback::Value("120"),
+        help: "Fetches within a minute that another GRASP server is told it may ask for here (NIP-11).",
+    },
+    Setting {
         name: "SYNC_ENABLE",
         section: SYNC,
         shape: Shape::Choice(ON_OFF),
         default: Fallback::Value("true"),
-        help: "Whether events are fetched from the other relays that the repositories name (GRASP-02). Without it this \
-               service has only what is sent to it.",
+        help: "Whether events are fetched from the other relays, and missing git data from the other git servers, that the \
+               repositories name (GRASP-02). Without it this service has only what is sent to it.",
     },
     Setting {
         name: "SYNC_BOOTSTRAP_RELAY_URL",
@@ -359,6 +373,29 @@ pub(crate) const SETTINGS: &[Setting] = &[
         default: Fallback::Value("100"),
         help: "Values of one filter sent to another relay. More are packed into one where the relay's limits would otherwise \
                leave something without a place.",
+    },
+    Setting {
+        name: "SYNC_DOMAIN_CONCURRENT",
+        section: SYNC,
+        shape: Shape::Number { min: 1, max: 64 },
+        default: Fallback::Value("5"),
+        help: "Fetches of missing git data from one git server at a time. A GRASP server that states its own limits is asked \
+               up to those.",
+    },
+    Setting {
+        name: "SYNC_DOMAIN_RATE_LIMIT",
+        section: SYNC,
+        shape: Shape::Number { min: 1, max: 6_000 },
+        default: Fallback::Value("30"),
+        help: "Fetches of missing git data from one git server within any minute.",
+    },
+    Setting {
+        name: "SYNC_DOMAIN_LIMITS",
+        section: SYNC,
+        shape: Shape::Line,
+        default: Fallback::Value(""),
+        help: "Both limits for single git servers, separated by spaces: github.com=10,60 is ten at a time and sixty a minute \
+               (github.com:10,60 is the same).",
     },
     Setting {
         name: "SYNC_ALLOW_NON_GLOBAL_TARGETS",

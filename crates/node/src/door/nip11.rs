@@ -19,7 +19,7 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
         "software": "graspd",
         "version": env!("CARGO_PKG_VERSION"),
         "supported_nips": NIPS,
-        "supported_grasps": grasps(mode, config.submissions),
+        "supported_grasps": grasps(config),
         "repo_acceptance_criteria": criteria(mode),
         "instance": instance,
         "limitation": {
@@ -41,6 +41,7 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
             "max_neg_items": limits::MAX_NEGENTROPY_ITEMS,
             "max_neg_frame_bytes": limits::NEGENTROPY_FRAME_BYTES,
             "max_connections": config.max_connections,
+            "grasp_git": { "concurrent": config.git.peers.concurrent, "per_minute": config.git.peers.per_minute },
             "created_at_upper_limit": limits::MAX_FUTURE_SECS,
             "min_pow_difficulty": 0,
             "auth_required": false,
@@ -59,12 +60,13 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
 }
 
 /// What is really offered (G1-44): the list says nothing that a client could not use.
-pub(crate) fn grasps(mode: Mode, submissions: bool) -> &'static [&'static str] {
-    match mode {
-        Mode::Grasp if submissions => &["GRASP-01", "GRASP-06"],
-        Mode::Grasp => &["GRASP-01"],
-        Mode::Open => &[],
+pub(crate) fn grasps(config: &Config) -> Vec<&'static str> {
+    if config.policy == Policy::Open {
+        return Vec::new();
     }
+    let optional = [(config.sync.enabled, "GRASP-02"), (config.submissions, "GRASP-06")];
+    let offered = optional.into_iter().filter_map(|(offered, name)| offered.then_some(name));
+    ["GRASP-01"].into_iter().chain(offered).collect()
 }
 
 /// Which repositories are taken, in words.

@@ -93,7 +93,7 @@ fn front(house: &House) -> String {
         repositories: Some(house.git.directory.repositories()),
         acceptance: nip11::criteria(mode),
         curation: None,
-        grasps: nip11::grasps(mode, config.submissions),
+        grasps: &nip11::grasps(config),
         contact: None,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use grasp_core::hunt::io::Quarry;
 use grasp_core::nostr::event::EventId;
 use grasp_core::registrar::Registrar;
 use grasp_core::registrar::io::{Found, Question, Told};
@@ -123,6 +124,29 @@ pub(crate) fn followed(
         }
     });
     problem.map_or(Ok(followed), Err)
+}
+
+/// What the hunt should look for under a name.
+pub(crate) fn quarries(
+    registrar: &Registrar,
+    txn: &Batch<'_>,
+    identifier: &Identifier,
+) -> Result<Vec<Quarry>, StoreError> {
+    let mut problem = None;
+    let mut bytes = 0;
+    let quarries = registrar.quarries(identifier, |id| match txn.event(id) {
+        // A few very large ones are enough: the others follow when these are found.
+        Ok(Some((event, _))) if bytes < MAX_BYTES => {
+            bytes += event.json().len();
+            Some(event)
+        }
+        Ok(_) => None,
+        Err(found) => {
+            problem = Some(found);
+            None
+        }
+    });
+    problem.map_or(Ok(quarries), Err)
 }
 
 /// What pages tell about a site.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use grasp_core::hunt::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, Signed};
-use grasp_core::registrar::io::{Arrival, Delivery, Push, PushId};
+use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
 use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::Site;
@@ -33,12 +34,28 @@ pub(crate) enum Note {
     /// Sync wants rows written down and others forgotten. It is told nothing of it, and nothing is lost with them that
     /// could not be found out again.
     Remember(Vec<Row>, Vec<RowKey>),
+    /// What the hunt has to say.
+    Hunt(HuntNote),
+}
+
+/// What the hunt tells the desk.
+pub(crate) enum HuntNote {
+    /// A fetch has begun for what these events need.
+    Began(FetchId, Vec<EventId>),
+    /// It has brought a pack, which belongs to the desk now.
+    Arrived(Haul, Incoming),
+    /// It is over.
+    Ended(FetchId),
+    /// Everybody has been asked once for what these events need.
+    Tried(Vec<EventId>),
+    /// Rows to be written down and others to be forgotten, as with [`Note::Remember`].
+    Remember(Vec<HostRow>, Vec<String>),
 }
 
 impl Note {
     /// Whether nobody waits for it, so that it may wait for company.
     pub(super) fn is_patient(&self) -> bool {
-        matches!(self, Self::Remember(..))
+        matches!(self, Self::Remember(..) | Self::Hunt(HuntNote::Remember(..)))
     }
 }
 

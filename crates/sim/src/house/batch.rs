@@ -53,7 +53,7 @@ impl House {
                 Output::PushDone(push, result) => batch.done.push((push, result)),
                 Output::Order(order) => batch.orders.push(order),
                 Output::Discard(parcel) => batch.discards.push(parcel),
-                Output::Hosting(_) => {}
+                Output::Hosting(_) | Output::Adopted(_) => {}
                 Output::Interest(identifier) => {
                     self.bells.0.insert(identifier.clone());
                     batch.interest.insert(identifier);

@@ -37,6 +37,8 @@ pub struct Rules {
     pub max_event_bytes: usize,
     /// Seconds that an event waits for its git data.
     pub purgatory_secs: u64,
+    /// Whether somebody looks for git data elsewhere: then events wait until everybody was asked.
+    pub hunts: bool,
     /// Whether contributors may submit pull requests to repositories that are hosted elsewhere (GRASP-06).
     pub submissions: bool,
 }

@@ -12,7 +12,7 @@ use grasp_store::{Batch, StoreError};
 use super::settled::Settled;
 use super::{Arrived, Desk, State};
 use crate::hands::facts;
-use crate::hands::notes::{self, Note};
+use crate::hands::notes::{self, HuntNote, Note};
 use crate::hands::offer::Checked;
 
 impl Desk {
@@ -69,6 +69,22 @@ impl Desk {
                     }
                     continue;
                 }
+                Note::Hunt(HuntNote::Began(fetch, events)) => Input::FetchBegan(fetch, events),
+                Note::Hunt(HuntNote::Arrived(haul, pack)) => {
+                    state.hauls.insert(haul.fetch, pack);
+                    Input::FetchArrived(haul)
+                }
+                Note::Hunt(HuntNote::Ended(fetch)) => Input::FetchEnded(fetch),
+                Note::Hunt(HuntNote::Tried(events)) => Input::Tried(events),
+                Note::Hunt(HuntNote::Remember(rows, gone)) => {
+                    for row in &rows {
+                        hearing.txn.remember_host(row)?;
+                    }
+                    for authority in &gone {
+                        hearing.txn.forget_host(authority)?;
+                    }
+                    continue;
+                }
                 Note::Needs(sites, reply) => {
                     let needed = facts::needed(hearing.registrar, hearing.txn, &sites)?;
                     hearing.settled.needed.push((reply, needed));
@@ -95,6 +111,10 @@ impl Desk {
         for identifier in std::mem::take(&mut settled.interest) {
             let followed = facts::followed(&state.registrar, &txn, &identifier)?;
             settled.followed.insert(identifier, followed);
+        }
+        for identifier in std::mem::take(&mut settled.quarries) {
+            let sought = facts::quarries(&state.registrar, &txn, &identifier)?;
+            settled.sought.insert(identifier, sought);
         }
         settled.next_expiry = txn.next_expiry()?;
         crash::point("desk.commit");
@@ -144,8 +164,9 @@ impl Hearing<'_, '_> {
                 Output::Discard(parcel) => settled.discards.push(parcel),
                 Output::Hosting(repo) => drop(settled.hosting.insert(repo)),
                 Output::Interest(identifier) => drop(settled.interest.insert(identifier)),
-                // The room that hears this (hunt) does not exist yet.
+                Output::Quarry(identifier) if self.desk.rules.hunts => drop(settled.quarries.insert(identifier)),
                 Output::Quarry(_) => {}
+                Output::Adopted(fetch) => settled.adopted.push(fetch),
             }
         }
         Ok(())

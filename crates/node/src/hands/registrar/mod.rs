@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use grasp_core::hunt::io::FetchId;
 use grasp_core::machine::Machine;
 use grasp_core::nostr::reason::Refusal;
 use grasp_core::registrar::Registrar;
@@ -25,10 +26,11 @@ use tracing::{debug, error, info, warn};
 use super::directory::Directory;
 use super::facts;
 use super::git_room::GitRoom;
+use super::hunt_post::HuntPost;
 use super::line::{Line, Taken};
 use super::live::LiveDoor;
 use super::maintenance::MaintenanceDoor;
-use super::notes::Note;
+use super::notes::{HuntNote, Note};
 use super::sync_post::{SyncMail, SyncPost};
 use crate::clock::Clock;
 use crate::meter::Meter;
@@ -58,6 +60,7 @@ pub(crate) struct Desk {
     pub(crate) room: GitRoom,
     pub(crate) maintenance: MaintenanceDoor,
     pub(crate) sync: Arc<SyncPost>,
+    pub(crate) hunt: Arc<HuntPost>,
     pub(crate) meter: Meter,
 }
 
@@ -84,6 +87,8 @@ struct State {
     asked: HashMap<PushId, oneshot::Sender<Result<Permit, PushRefusal>>>,
     /// Whose packs wait for their turn.
     arrived: HashMap<PushId, Arrived>,
+    /// What the hunt has brought and the registrar has yet to take over.
+    hauls: HashMap<FetchId, Incoming>,
     /// Orders that the git room has, with the site that they are about.
     orders: HashMap<OrderId, Site>,
     /// What could not be heard because the store had no room, and must be heard before anything else.
@@ -95,6 +100,7 @@ impl Desk {
     pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
         let mut ready = ReadyDesk { state: self.boot()?, desk: self };
         ready.desk.tell_sync(&ready.state)?;
+        ready.desk.tell_hunt(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
         while ready.state.begins || !ready.state.registrar.is_idle() {
             let notes = if ready.state.begins { Vec::new() } else { ready.desk.line.take_notes(repaired) };
@@ -136,6 +142,7 @@ impl Desk {
             begins: true,
             asked: HashMap::new(),
             arrived: HashMap::new(),
+            hauls: HashMap::new(),
             orders: HashMap::new(),
             unheard: Vec::new(),
         })
@@ -154,6 +161,20 @@ impl Desk {
             }
         }
         self.sync.send(SyncMail { interest, judged: Vec::new() }, self.store.last_seq());
+        Ok(())
+    }
+
+    /// Tells the hunt of everything that is sought.
+    fn tell_hunt(&self, state: &State) -> Result<(), StoreError> {
+        if !self.rules.hunts {
+            return Ok(());
+        }
+        let txn = self.store.begin()?;
+        let mut sought = BTreeMap::new();
+        for name in state.registrar.purgatory().names() {
+            sought.insert(name.clone(), facts::quarries(&state.registrar, &txn, name)?);
+        }
+        self.hunt.send(sought);
         Ok(())
     }
 
@@ -218,7 +239,8 @@ impl Desk {
     fn put_off(&self, state: &mut State, notes: Vec<Note>) {
         for note in notes {
             match note {
-                Note::Ordered(..) | Note::Ended(_) => state.unheard.push(note),
+                Note::Hunt(HuntNote::Remember(..)) => {}
+                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) => state.unheard.push(note),
                 other => self.turn_away(other),
             }
         }
@@ -242,6 +264,7 @@ impl Desk {
                 let _ = arrived.reply.send(Err(cannot_write()));
                 self.room.drop_packs(arrived.packs);
             }
+            self.room.drop_packs(state.hauls.drain().map(|(_, pack)| pack).collect());
         }
     }
 
@@ -252,6 +275,7 @@ impl Desk {
                 let _ = arrived.reply.send(Err(cannot_write()));
                 self.room.drop_packs(arrived.packs);
             }
+            Note::Hunt(HuntNote::Arrived(_, pack)) => self.room.drop_packs(vec![pack]),
             _ => {}
         }
     }
@@ -261,6 +285,8 @@ impl Desk {
         if state.stale {
             *state = self.boot()?;
             self.directory.unpin_all();
+            // What it was told of fetches is forgotten, and packs that were on their way are lost.
+            self.tell_hunt(state)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::hunt::io::{FetchId, Quarry};
 use grasp_core::nostr::reason::{Refusal, Verdict};
 use grasp_core::nostr::{EventId, Signed, message};
 use grasp_core::registrar::io::PushId;
@@ -43,6 +44,11 @@ pub(super) struct Settled {
     /// Names of which sync must be told, until what it must be told has been found out.
     pub(super) interest: BTreeSet<Identifier>,
     pub(super) followed: BTreeMap<Identifier, Vec<Followed>>,
+    /// The same for the hunt.
+    pub(super) quarries: BTreeSet<Identifier>,
+    pub(super) sought: BTreeMap<Identifier, Vec<Quarry>>,
+    /// Fetches whose packs are not needed any more.
+    pub(super) adopted: Vec<FetchId>,
 }
 
 impl Settled {
@@ -64,6 +70,9 @@ impl Settled {
             needed: Vec::new(),
             interest: BTreeSet::new(),
             followed: BTreeMap::new(),
+            quarries: BTreeSet::new(),
+            sought: BTreeMap::new(),
+            adopted: Vec::new(),
         }
     }
 }
@@ -97,6 +106,9 @@ impl Desk {
                 self.room.drop_packs(arrived.packs);
             }
         }
+        self.hunt.send(settled.sought);
+        let hauls = settled.adopted.iter().filter_map(|fetch| state.hauls.remove(fetch)).collect();
+        self.room.drop_packs(hauls);
         for (reply, needed) in settled.needed {
             let _ = reply.send(needed);
         }

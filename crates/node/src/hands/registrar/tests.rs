@@ -48,6 +48,7 @@ impl Room {
             room,
             maintenance: MaintenanceDoor::new(false).0,
             sync: sync.clone(),
+            hunt: crate::hands::hunt_post::HuntPost::new(),
             meter: crate::meter::Meter::new(),
         };
         let desk = Some(desk.prepare().expect("prepares"));
