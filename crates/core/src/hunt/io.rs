@@ -193,12 +193,3 @@ pub struct HostRow {
     /// How many brought nothing.
     pub misses: u32,
 }
-
-/// How often one git server is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Requests at a time.
-    pub concurrent: u32,
-    /// Requests that begin within any minute.
-    pub per_minute: u32,
-}
