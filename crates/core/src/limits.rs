@@ -343,6 +343,16 @@ pub const SYNC_NEG_SECS: u64 = 15;
 /// Seconds until the slot of a closed request counts as free although nothing was heard: CLOSE has no answer.
 pub const SYNC_CLOSING_SECS: u64 = 2;
 
+/// Stored events that come so many seconds after the end of an answer with nothing in it were part of it: some relays say
+/// the end first and look then.
+pub const SYNC_LATE_SECS: u64 = 2;
+
+/// So many of them show that a relay is like that. One or two are events that it got just then with an old date.
+pub const SYNC_LATE_EVENTS: u32 = 3;
+
+/// Empty answers that are remembered for it on each connection: more than are under way at once.
+pub const SYNC_LATE_REQUESTS: usize = 16;
+
 /// Reconciliations at once, on all relays: each holds the ids of its window.
 pub const SYNC_NEGS: usize = 4;
 
@@ -612,6 +622,9 @@ pub const MAX_FOLLOWED_RELAYS: usize = 2 * MAX_RELAYS_PER_REPOSITORY;
 /// relays, and every label is a dozen series in somebody's database. A board shows no more than a hundred.
 pub const METER_RELAYS: usize = 100;
 
+/// Git servers that have a label of their own among the measurements, for the same reason.
+pub const METER_DOMAINS: usize = 100;
+
 // The hunt: what is asked of git servers.
 
 /// Fetches at once from one host unless somebody says otherwise (002).
@@ -718,3 +731,60 @@ pub const HUNT_GRAVE_STOPS: usize = 32;
 
 /// Quarries and hosts whose time has come that are looked at in one step; the next step follows at once.
 pub const HUNT_SLICE: usize = 256;
+
+// The git client of the hunt: what one call to another git server may take, and what is heard.
+
+/// Seconds until a git server has been found and the connection to it stands, encryption included.
+pub const GIT_CALL_CONNECT_SECS: u64 = 10;
+
+/// Seconds until the first byte of an answer: a server that has to read a large pack from a cold disk needs a while.
+pub const GIT_CALL_FIRST_SECS: u64 = 60;
+
+/// Seconds without a byte after which a call is over: git says something every five seconds while it counts.
+pub const GIT_CALL_SILENCE_SECS: u64 = 30;
+
+/// Seconds until the first byte of a pack, however many signs of life come before it: counting the objects of the largest
+/// repositories takes minutes.
+pub const GIT_CALL_PREPARE_SECS: u64 = 10 * 60;
+
+/// Bytes of a pack that must come within [`GIT_CALL_PACE_SECS`]: a modem's speed. Whoever is slower keeps a place that
+/// others could use.
+pub const GIT_CALL_PACE_BYTES: u64 = 60 * 1024;
+
+/// See [`GIT_CALL_PACE_BYTES`].
+pub const GIT_CALL_PACE_SECS: u64 = 60;
+
+/// Seconds for the whole of a call: at a megabyte a second it is more than a pack may have by default.
+pub const GIT_CALL_SECS: u64 = 60 * 60;
+
+/// Bytes of a list of refs that are read: without protocol v2 a server lists everything it has, and some have a hundred
+/// thousand refs. They are not kept.
+pub const MAX_HEARD_REFS_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Branches and tags that are asked for because what is sought may be in their history: more than nearly all repositories
+/// have. Branches come first.
+pub const MAX_ASKED_REFS: usize = 1_000;
+
+/// Pull requests whose refs a server is asked for by name in one call.
+pub const MAX_ASKED_PULLS: usize = 1_000;
+
+/// Objects that a server is told we have: each saves it from sending what leads up to it, and a few hundred tips cover the
+/// history of nearly all repositories.
+pub const MAX_TOLD_HAVES: usize = 256;
+
+/// Lines of an answer before its pack: acknowledgements of every have, and where a shallow server's history ends.
+pub const MAX_ANSWER_LINES: usize = 10_000;
+
+/// Bytes of progress in one answer: git's own takes some tens of kilobytes. It is read for the sign of life and thrown
+/// away.
+pub const MAX_PROGRESS_BYTES: usize = 4 * 1024 * 1024;
+
+/// Checks that are made to find out which of the sought objects are complete when not all of them are: halving finds two
+/// broken ones among twenty thousand.
+pub const MAX_CATCH_CHECKS: usize = 64;
+
+/// Seconds within which the failures of one URL are told once.
+pub const GIT_CALL_TOLD_SECS: u64 = 60 * 60;
+
+/// URLs of which it is remembered that their failures have been told; those of others are told only where everything is.
+pub const MAX_TOLD_URLS: usize = 1_000;

@@ -5,6 +5,7 @@
 //! - [`refs`]: the refs of one repository, which are one file and one snapshot in memory.
 //! - [`child`]: the real git, started cleanly and bounded.
 //! - [`receive`]: a push, from its first line to its answer.
+//! - [`fetch`]: asking other servers for objects.
 //! - [`serve`]: what clients are told and sent.
 //! - [`objects`]: which objects are in which pools.
 //! - [`keeper`]: carries out what the registrar orders.
@@ -14,6 +15,7 @@
 
 pub mod child;
 pub mod crash;
+pub mod fetch;
 pub mod keeper;
 pub mod layout;
 pub mod maintain;

@@ -45,8 +45,7 @@ impl Route {
         &self.target
     }
 
-    /// The addresses that may be dialled, the best first: for programs that dial themselves and take orders.
-    #[cfg_attr(not(test), expect(dead_code, reason = "git will be given them"))]
+    /// The addresses that may be dialled, the best first.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
