@@ -12,7 +12,6 @@ use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::outbound::Reach;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::Service;
-use grasp_core::sync::SyncConfig;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::keeper::Keeper;
 use grasp_git::layout::Layout;
@@ -34,6 +33,8 @@ use crate::door::routes::House;
 use crate::door::session::Rooms;
 use crate::hands::directory::Directory;
 use crate::hands::git_room::GitRoom;
+use crate::hands::hunt::fetch::FetchRoom;
+use crate::hands::hunt::{self, HuntRoom};
 use crate::hands::hunt_post::HuntPost;
 use crate::hands::librarian::{Librarian, LibraryDoor};
 use crate::hands::line::Line;
@@ -91,18 +92,31 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         meter: meter.clone(),
     };
     let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
-    let house_of_git = git_house(&config, layout, directory, git, capabilities, threads.line.clone(), cores)?;
+    let house_of_git = Arc::new(git_house(&config, layout, directory, git, capabilities, threads.line.clone(), cores)?);
     let instance = hex::encode(&store.id()[..8]);
-    let sync = config.sync.enabled.then(|| {
-        let dialler = Dialler::new(if config.sync.reach_anything { Reach::Anything } else { Reach::Global })?;
+    let mut outgoing = Vec::new();
+    if config.sync.enabled {
+        let reach = if config.sync.reach_anything { Reach::Anything } else { Reach::Global };
+        let dialler = Arc::new(Dialler::new(reach)?);
         let patience = Patience::new(config.sync.base_backoff);
         let known = Arc::new(store.clone());
-        let sockets = Sockets::new(Arc::new(dialler), known, owner, clock, config.max_event_bytes, patience);
-        let (line, store, meter) = (threads.line.clone(), store.clone(), meter.clone());
-        let means = sync::Means { store, line, post, clock, sockets, meter };
-        SyncThread::start(means, sync::config(&config, &rules, &instance)?, &runtime)
-    });
-    let sync = sync.transpose()?;
+        let sockets = Sockets::new(dialler.clone(), known, owner, clock, config.max_event_bytes, patience);
+        let means = sync::Means {
+            store: store.clone(),
+            line: threads.line.clone(),
+            post,
+            clock,
+            sockets,
+            meter: meter.clone(),
+        };
+        let room = SyncRoom::new(means, sync::config(&config, &rules, &instance)?);
+        outgoing.push(RoomThread::start("sync", &runtime, |stop| room.run(stop))?);
+        let fetching = Arc::new(FetchRoom::new(&house_of_git, dialler.clone(), clock));
+        let (line, meter) = (threads.line.clone(), meter.clone());
+        let means = hunt::Means { store: store.clone(), line, post: hunt_post, clock, fetching, dialler, meter };
+        let room = HuntRoom::new(means, hunt::manners(&config)?);
+        outgoing.push(RoomThread::start("hunt", &runtime, |stop| room.run(stop))?);
+    }
     let house = House {
         nip11: nip11::document(&config, &owner_key.to_string(), &instance),
         networks: NetworksDoor::open(
@@ -124,7 +138,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             max_neg_sessions: config.max_neg_sessions,
             keys: Arc::new(AtomicU64::new(1)),
         },
-        git: Arc::new(house_of_git),
+        git: house_of_git,
         meter,
         config,
     };
@@ -133,9 +147,9 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
     runtime.block_on(serve(listener, house, signals, grace));
-    // Its last rows are for the writer.
-    if let Some(sync) = sync {
-        sync.stop();
+    // Their last rows are for the writer.
+    for room in outgoing {
+        room.stop();
     }
     threads.stop();
     info!("stopped");
@@ -267,26 +281,33 @@ impl Threads {
     }
 }
 
-/// The thread of the sync room.
-struct SyncThread {
+/// The thread of a room that calls others.
+struct RoomThread {
+    name: &'static str,
     stop: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
 
-impl SyncThread {
-    fn start(means: sync::Means, config: SyncConfig, runtime: &tokio::runtime::Runtime) -> Result<Self> {
+impl RoomThread {
+    fn start<Life>(
+        name: &'static str,
+        runtime: &tokio::runtime::Runtime,
+        run: impl FnOnce(watch::Receiver<bool>) -> Life + Send + 'static,
+    ) -> Result<Self>
+    where
+        Life: Future<Output = ()>,
+    {
         let (stop, stopped) = watch::channel(false);
-        let room = SyncRoom::new(means, config);
         let handle = runtime.handle().clone();
-        let thread = spawn("sync", move || handle.block_on(room.run(stopped)))?;
-        Ok(Self { stop, thread })
+        let thread = spawn(name, move || handle.block_on(run(stopped)))?;
+        Ok(Self { name, stop, thread })
     }
 
-    /// Says goodbye to all relays.
+    /// Lets it say goodbye.
     fn stop(self) {
         let _ = self.stop.send(true);
         if self.thread.join().is_err() {
-            warn!("sync ended badly");
+            warn!("{} ended badly", self.name);
         }
     }
 }

@@ -92,6 +92,12 @@ impl Memory {
         self.readable().served.get(&id).map(|served| served.seq)
     }
 
+    /// An event that is here, served or held.
+    #[must_use]
+    pub fn text_of(&self, id: EventId) -> Option<Arc<Signed>> {
+        self.readable().known(id).cloned()
+    }
+
     /// The events that came to be served after this one, in order.
     #[must_use]
     pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<Signed>)> {

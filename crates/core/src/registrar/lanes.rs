@@ -209,6 +209,12 @@ impl Lanes {
         self.lanes.get(identifier).is_some_and(|lane| lane.busy || !lane.tasks.is_empty() || !lane.arrivals.is_empty())
     }
 
+    /// How much waits for its turn or for another try.
+    pub(super) fn waiting(&self) -> usize {
+        let lanes = self.lanes.values().map(|lane| lane.arrivals.len() + lane.tasks.len()).sum::<usize>();
+        lanes + self.later.len()
+    }
+
     /// Whether anything is under way or may begin at once.
     pub(super) fn is_idle(&self) -> bool {
         let waits = |lane: &Lane| !lane.busy && (!lane.tasks.is_empty() || !lane.arrivals.is_empty());

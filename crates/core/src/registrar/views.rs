@@ -31,7 +31,7 @@ impl Registrar {
         Some(Hosted { place, lenders: self.lenders_of(&site) })
     }
 
-    /// The events that wait for git data at a site.
+    /// The events that wait for git data at a site. Those whose time is over are not shown.
     #[must_use]
     pub fn waiting_at(&self, site: &Site) -> Vec<(EventId, &Waiting)> {
         let states: Vec<EventId> = self.states_for(site).into_iter().map(|(id, _)| id).collect();
@@ -40,12 +40,19 @@ impl Registrar {
             What::State(_) => states.contains(&id),
             What::PullRequest(_, sites) => sites.contains(site),
         };
-        self.purgatory.iter().filter(|(id, waiting)| here(*id, waiting)).collect()
+        let waiting = self.purgatory.of_name(site.identifier());
+        waiting.filter(|(id, waiting)| !waiting.is_dormant() && here(*id, waiting)).collect()
     }
 
     /// The uploads that wait for their events.
     pub fn uploads(&self) -> impl Iterator<Item = &Upload> {
         self.uploads.iter()
+    }
+
+    /// How much work for git waits for its turn.
+    #[must_use]
+    pub fn in_lanes(&self) -> usize {
+        self.lanes.waiting()
     }
 
     /// Whether nothing is under way in the git room and nothing waits for it.

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use grasp_core::hunt::io::Limits;
+use grasp_core::hunt::Limits;
 use grasp_core::sync::url::RelayUrl;
 
 pub(crate) use cidr::Cidr;

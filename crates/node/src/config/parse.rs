@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
-use grasp_core::hunt::io::Limits;
+use grasp_core::hunt::Limits;
 use grasp_core::sync::url::RelayUrl;
 
 use super::cidr::Cidr;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use grasp_core::hunt::io::Limits;
+use grasp_core::hunt::Limits;
 
 use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};

@@ -3,6 +3,7 @@
 pub(crate) mod directory;
 mod facts;
 pub(crate) mod git_room;
+pub(crate) mod hunt;
 pub(crate) mod hunt_post;
 pub(crate) mod librarian;
 pub(crate) mod line;

@@ -8,8 +8,8 @@ use grasp_core::nostr::{EventId, Signed};
 use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
 use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
-use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
+use grasp_core::repo::{Identifier, Site};
 use grasp_core::sync::io::{Row, RowKey};
 use grasp_git::keeper::Carried;
 use grasp_git::receive::Incoming;
@@ -44,6 +44,8 @@ pub(crate) enum HuntNote {
     Began(FetchId, Vec<EventId>),
     /// It has brought a pack, which belongs to the desk now.
     Arrived(Haul, Incoming),
+    /// What was sought under this name is here already.
+    Came(Identifier),
     /// It is over.
     Ended(FetchId),
     /// Everybody has been asked once for what these events need.

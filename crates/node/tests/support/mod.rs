@@ -3,6 +3,7 @@
 
 pub mod attack;
 pub mod git;
+pub mod git_server;
 pub mod neighbours;
 pub mod small_disk;
 pub mod sound;

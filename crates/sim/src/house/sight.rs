@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::hunt::io::Quarry;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{PublicKey, Signed};
 use grasp_core::registrar::Registrar;
@@ -39,6 +40,12 @@ impl House {
     #[must_use]
     pub fn followed(&self, identifier: &Identifier) -> Vec<Followed> {
         self.registrar.followed(identifier, |id| self.memory.seq_of(id).expect("it is served"))
+    }
+
+    /// What the hunt should look for under a name.
+    #[must_use]
+    pub fn quarries(&self, identifier: &Identifier) -> Vec<Quarry> {
+        self.registrar.quarries(identifier, |id| self.memory.text_of(id))
     }
 
     /// The registrar.

@@ -8,6 +8,7 @@
 mod announcements;
 mod common;
 mod examples;
+mod hunt;
 mod purgatory;
 mod related;
 mod removal;

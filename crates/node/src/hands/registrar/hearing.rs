@@ -74,6 +74,7 @@ impl Desk {
                     state.hauls.insert(haul.fetch, pack);
                     Input::FetchArrived(haul)
                 }
+                Note::Hunt(HuntNote::Came(identifier)) => Input::DataCame(identifier),
                 Note::Hunt(HuntNote::Ended(fetch)) => Input::FetchEnded(fetch),
                 Note::Hunt(HuntNote::Tried(events)) => Input::Tried(events),
                 Note::Hunt(HuntNote::Remember(rows, gone)) => {

@@ -1,0 +1,263 @@
+//! The hunt room: drives the machine that decides where to look for missing git data, and acts for it.
+//!
+//! - [`fetch`]: one request to one git server, and the checks of what it sends.
+//! - [`survey`]: where a git server is, and what it allows.
+
+pub(crate) mod fetch;
+mod survey;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use grasp_core::hunt::io::{Catch, End, Fetch, FetchId, HostRow, Input, Output, Survey};
+use grasp_core::hunt::origin::Origin;
+use grasp_core::hunt::{Hunter, Manners};
+use grasp_core::machine::Machine;
+use grasp_core::outbound::Reach;
+use grasp_core::registrar::io::Haul;
+use grasp_store::Store;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use self::fetch::{FetchRoom, Fetched};
+use super::hunt_post::HuntPost;
+use super::line::Line;
+use super::notes::{HuntNote, Note};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::meter::Meter;
+use crate::outbound::dial::Dialler;
+
+/// How often rows are handed to the writer.
+const ROWS_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the gauges are renewed.
+const VIEW_EVERY: Duration = Duration::from_secs(2);
+
+/// What the room needs.
+pub(crate) struct Means {
+    pub(crate) store: Store,
+    pub(crate) line: Arc<Line>,
+    pub(crate) post: Arc<HuntPost>,
+    pub(crate) clock: Clock,
+    pub(crate) fetching: Arc<FetchRoom>,
+    pub(crate) dialler: Arc<Dialler>,
+    pub(crate) meter: Meter,
+}
+
+/// What comes back from what the room has begun.
+enum News {
+    Surveyed(Origin, Survey),
+    Answering(FetchId),
+    Fetched(FetchId, Catch),
+}
+
+/// The room.
+pub(crate) struct HuntRoom {
+    means: Means,
+    machine: Hunter,
+    inbox: mpsc::UnboundedReceiver<News>,
+    outbox: mpsc::UnboundedSender<News>,
+    /// The machine bounds how many there are.
+    running: HashMap<FetchId, AbortHandle>,
+    rows: HashMap<String, Option<HostRow>>,
+    rows_at: Option<Instant>,
+    view_at: Instant,
+}
+
+/// What the machine is told once.
+pub(crate) fn manners(config: &Config) -> Result<Manners> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
+    Ok(Manners {
+        reach: if config.sync.reach_anything { Reach::Anything } else { Reach::Global },
+        usual: config.sync.git,
+        overrides: config.sync.git_hosts.clone(),
+        seed: u64::from_le_bytes(seed),
+    })
+}
+
+impl HuntRoom {
+    /// A room whose machine knows what an earlier life has learned.
+    pub(crate) fn new(means: Means, manners: Manners) -> Self {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        let mut machine = Hunter::new(manners);
+        let now = means.clock.now();
+        match means.store.hosts(|row| machine.handle(now, Input::Restored(row))) {
+            Ok(0) => {}
+            Ok(rows) => warn!(rows, "some of what was known of git servers cannot be read"),
+            Err(problem) => warn!(%problem, "what was known of git servers cannot be read"),
+        }
+        Self {
+            means,
+            machine,
+            inbox,
+            outbox,
+            running: HashMap::new(),
+            rows: HashMap::new(),
+            rows_at: None,
+            view_at: Instant::now(),
+        }
+    }
+
+    /// The room's life: until it is asked to stop.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        info!("looking for missing git data on other servers");
+        self.hear_desk();
+        loop {
+            let alarm = self.wake_at();
+            tokio::select! {
+                Some(news) = self.inbox.recv() => self.hear(news),
+                () = self.means.post.posted() => self.hear_desk(),
+                () = tokio::time::sleep_until(alarm) => self.wake(),
+                _ = stop.changed() => break,
+            }
+        }
+        for (_, fetch) in self.running.drain() {
+            fetch.abort();
+        }
+        self.write_rows();
+    }
+
+    fn wake_at(&self) -> Instant {
+        let now = self.means.clock.now();
+        let machine = self.machine.alarm().map(|(at, _)| Instant::now() + at.since(now.mono));
+        [machine, self.rows_at].into_iter().flatten().min().map_or(self.view_at, |at| at.min(self.view_at))
+    }
+
+    fn wake(&mut self) {
+        let now = self.means.clock.now();
+        if self.machine.alarm().is_some_and(|(at, _)| at <= now.mono) {
+            self.machine.wake(now);
+            self.act();
+        }
+        let at = Instant::now();
+        if self.rows_at.is_some_and(|due| due <= at) {
+            self.write_rows();
+        }
+        if self.view_at <= at {
+            self.view_at = at + VIEW_EVERY;
+        }
+    }
+
+    /// What the desk has left: what is sought now.
+    fn hear_desk(&mut self) {
+        for (name, quarries) in self.means.post.take() {
+            let events: usize = quarries.iter().map(|quarry| quarry.needs.len()).sum();
+            debug!(identifier = name.as_str(), events, "events wait for git data");
+            self.tell(Input::Wanted(name, quarries));
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Surveyed(origin, survey) => self.tell(Input::Surveyed(origin, survey)),
+            News::Answering(id) if self.running.contains_key(&id) => self.tell(Input::Answering(id)),
+            News::Fetched(id, catch) if self.running.remove(&id).is_some() => self.tell(Input::Fetched(id, catch)),
+            // It was cancelled meanwhile, and that has been told.
+            News::Answering(_) | News::Fetched(..) => {}
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.machine.handle(self.means.clock.now(), input);
+        self.act();
+    }
+
+    /// Does what the machine wants.
+    fn act(&mut self) {
+        while let Some(output) = self.machine.poll() {
+            match output {
+                Output::Survey { origin, terms } => self.survey(origin, terms),
+                Output::Fetch(fetch) => self.fetch(fetch),
+                Output::Cancel(id) => self.cancel(id),
+                Output::Tried(events) => self.means.line.post(Note::Hunt(HuntNote::Tried(events))),
+                Output::Remember(row) => self.keep(row.authority.clone(), Some(row)),
+                Output::Forget(authority) => self.keep(authority, None),
+                Output::Shun(site, url, why) => info!(%site, url, %why, "a git server is not called"),
+            }
+        }
+    }
+
+    fn survey(&self, origin: Origin, terms: bool) {
+        let (dialler, outbox) = (self.means.dialler.clone(), self.outbox.clone());
+        tokio::spawn(async move {
+            let survey = survey::survey(&dialler, &origin, terms).await;
+            // If the room has gone, nobody wants to know.
+            let _ = outbox.send(News::Surveyed(origin, survey));
+        });
+    }
+
+    fn fetch(&mut self, fetch: Fetch) {
+        let id = fetch.id;
+        debug!(site = %fetch.site, url = %fetch.target, objects = fetch.oids.len(), form = ?fetch.form, "fetching");
+        let events = fetch.events.iter().map(|(event, _)| *event).collect();
+        self.means.line.post(Note::Hunt(HuntNote::Began(id, events)));
+        let over = Over { id, line: self.means.line.clone() };
+        let (fetching, outbox, line) = (self.means.fetching.clone(), self.outbox.clone(), self.means.line.clone());
+        let task = tokio::spawn(async move {
+            let over = over;
+            let answering = || drop(outbox.send(News::Answering(id)));
+            let Fetched { catch, pack } = fetching.fetch(&fetch, answering).await;
+            debug!(site = %fetch.site, url = %fetch.target, found = catch.oids.len(), end = ?catch.end, "fetched");
+            match pack {
+                Some(pack) => {
+                    let haul = Haul { site: fetch.site, fetch: id, parcel: pack.parcel() };
+                    line.post(Note::Hunt(HuntNote::Arrived(haul, pack)));
+                }
+                // It is here, and nobody has noticed.
+                None if !catch.oids.is_empty() => {
+                    line.post(Note::Hunt(HuntNote::Came(fetch.site.identifier().clone())));
+                }
+                None => {}
+            }
+            // Before the machine hears of it, so that what it leads to is told after what it was.
+            drop(over);
+            let _ = outbox.send(News::Fetched(id, catch));
+        });
+        self.running.insert(id, task.abort_handle());
+    }
+
+    fn cancel(&mut self, id: FetchId) {
+        if let Some(task) = self.running.remove(&id) {
+            task.abort();
+            self.machine
+                .handle(self.means.clock.now(), Input::Fetched(id, Catch { oids: Vec::new(), end: End::Cancelled }));
+        }
+    }
+
+    fn keep(&mut self, authority: String, row: Option<HostRow>) {
+        self.rows.insert(authority, row);
+        self.rows_at.get_or_insert(Instant::now() + ROWS_EVERY);
+    }
+
+    fn write_rows(&mut self) {
+        self.rows_at = None;
+        let (mut rows, mut gone) = (Vec::new(), Vec::new());
+        for (authority, row) in self.rows.drain() {
+            match row {
+                Some(row) => rows.push(row),
+                None => gone.push(authority),
+            }
+        }
+        if !rows.is_empty() || !gone.is_empty() {
+            self.means.line.post(Note::Hunt(HuntNote::Remember(rows, gone)));
+        }
+    }
+}
+
+/// Tells the desk that a fetch is over, also when it is cancelled.
+struct Over {
+    id: FetchId,
+    line: Arc<Line>,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.line.post(Note::Hunt(HuntNote::Ended(self.id)));
+    }
+}
