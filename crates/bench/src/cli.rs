@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::load::Load;
 use crate::process::Process;
 use crate::req::{Req, Shape};
-use crate::sync::Sync;
+use crate::sync::{Sync, SyncArgs};
 use crate::target::{RelayUrl, Target};
 
 /// Load generator and comparer for nostr relays.
@@ -81,6 +81,8 @@ pub enum Command {
         run is possible at a time."
     )]
     Sync(Sync),
+    /// An empty server takes over everything, git data included; beside it the real git clones the same
+    Archive(SyncArgs),
     /// Measure graspd and an independent relay in turn; print the ratios
     #[cfg(feature = "compare")]
     Compare(Compare),

@@ -7,6 +7,7 @@ use grasp_bench::corpus::Corpus;
 use grasp_bench::live::Live;
 use grasp_bench::load::Load;
 use grasp_bench::neg::{Holding, Neg};
+use grasp_bench::sync::{Sync, SyncCommand};
 use grasp_bench::target::Target;
 use grasp_bench::{report, verify};
 
@@ -57,6 +58,7 @@ async fn run(command: Command) -> Result<()> {
         Command::Verify(args) => report::print("verify", "none", &verify::run(&generate(args)?)?),
         Command::Git(git) => Box::pin(git.run()).await,
         Command::Sync(sync) => Box::pin(sync.run()).await,
+        Command::Archive(args) => Box::pin(Sync { command: SyncCommand::Archive(args) }.run()).await,
         #[cfg(feature = "compare")]
         Command::Compare(compare) => compare.run().await,
         #[cfg(feature = "compare")]

@@ -4,8 +4,9 @@
 //! - `server`, `wire` (`frames`) and `world`: a source, a follower, and the way between them, on which everything is
 //!   counted.
 //! - `cold`: an empty follower, and one that starts again; `propagation`: single events; `crowd` (`stub`): many relays.
-//! - `automaton`: the sync machine alone. `sheet`: the table.
+//! - `archive`: an empty server that has no git data either. `automaton`: the sync machine alone. `sheet`: the table.
 
+mod archive;
 mod automaton;
 mod cold;
 mod corpus;
@@ -53,6 +54,8 @@ pub enum SyncCommand {
     Foreign(SyncArgs),
     /// A follower of many relays
     Relays(SyncArgs),
+    /// An empty server takes over everything, git data included; beside it the real git clones the same
+    Archive(SyncArgs),
     /// The sync machine alone
     Machine(MachineArgs),
 }
@@ -126,6 +129,7 @@ impl SyncCommand {
             Self::Cold(args) => sheet::print(&cold(&World::prepare(&args)?, &args).await?),
             Self::Foreign(args) => sheet::print(&foreign::run(&World::prepare(&args)?).await?),
             Self::Relays(args) => sheet::print(&crowd(&World::prepare(&args)?, &args).await?),
+            Self::Archive(args) => sheet::print(&archived(&World::prepare(&args)?).await?),
             Self::Machine(args) if args.growth => grow(&args),
             Self::Machine(args) => sheet::print(&machine(&args)?),
         }
@@ -197,6 +201,21 @@ async fn crowd(world: &World, args: &SyncArgs) -> Result<Vec<Row>> {
         Row::open("s until caught up", figures.caught_up_seconds),
         Row::open("CPU s", figures.cpu_seconds),
         Row::at_most("messages beyond stated limits", figures.asked.excesses as f64, 0.0),
+    ])
+}
+
+async fn archived(world: &World) -> Result<Vec<Row>> {
+    let figures = archive::run(world).await?;
+    report::print("sync archive", "graspd", &figures)?;
+    let beyond = figures.fetches as f64 - (figures.repositories + figures.pull_requests) as f64;
+    Ok(vec![
+        Row::open("repositories", figures.repositories as f64),
+        Row::open("events", figures.events as f64),
+        Row::open("s until everything is served", figures.served_seconds),
+        Row::open("s of git clone --mirror", figures.mirror_seconds),
+        Row::at_most("the first by the second", figures.ratio, 1.5),
+        Row::at_most("requests beyond one, and one for pull requests", beyond, 0.0),
+        Row::open("cores busy", figures.busy_cores),
     ])
 }
 

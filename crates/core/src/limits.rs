@@ -485,6 +485,13 @@ pub const MAX_STATED_GIT_CONCURRENT: u32 = 32;
 /// See [`MAX_STATED_GIT_CONCURRENT`].
 pub const MAX_STATED_GIT_PER_MINUTE: u32 = 600;
 
+/// What is read of such a statement. An operator may choose as much for a server, and what that server states still holds
+/// if it is less.
+pub const MAX_READ_GIT_CONCURRENT: u32 = 64;
+
+/// See [`MAX_READ_GIT_CONCURRENT`].
+pub const MAX_READ_GIT_PER_MINUTE: u32 = 6_000;
+
 /// Subscriptions that a relay is taken to allow if it says nothing: the smallest number that is common.
 pub const SYNC_SLOTS: u32 = 20;
 

@@ -119,6 +119,20 @@ pub(super) fn large(folder: &Path, size: Size) -> Result<Made> {
     Ok(Made { commits: size.commits, objects, pack_bytes, seconds: started.elapsed().as_secs_f64().round() })
 }
 
+/// Puts an empty commit on top of another, under a ref, and packs everything into one pack. Gives the commit.
+pub(crate) fn commit_on(folder: &Path, parent: &str, name: &str) -> Result<String> {
+    let person = [("NAME", "A U Thor"), ("EMAIL", "author@example.com"), ("DATE", "1700000000 +0000")];
+    let mut command = stock::git(folder);
+    for (what, value) in person {
+        command.env(format!("GIT_AUTHOR_{what}"), value).env(format!("GIT_COMMITTER_{what}"), value);
+    }
+    let tree = format!("{parent}^{{tree}}");
+    let commit = stock::run(command.args(["commit-tree", &tree, "-p", parent, "-m", "offer"]))?;
+    stock::run(stock::git(folder).args(["update-ref", name, &commit]))?;
+    stock::run(stock::git(folder).args(["repack", "-a", "-d", "-q"]))?;
+    Ok(commit)
+}
+
 /// A repository of a single commit and one branch.
 pub(crate) fn small(folder: &Path, seed: u64) -> Result<()> {
     chain(folder, seed, 1)

@@ -1,5 +1,7 @@
-//! The git data of all repositories, as an earlier life of a server would have left it: one commit each.
+//! The git data of all repositories, as an earlier life of a server would have left it: one commit each, and one that is
+//! offered.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +16,8 @@ pub(super) struct Original {
     folder: PathBuf,
     /// The commit of its main branch.
     pub(super) commit: String,
+    /// A commit on top of it that no ref of the copies points to: what a pull request offers.
+    pub(super) offer: String,
 }
 
 impl Original {
@@ -23,9 +27,13 @@ impl Original {
         if !folder.join("HEAD").exists() {
             make::small(&folder, 1)?;
         }
-        let refs = stock::refs(&folder)?;
-        let (_, commit) = refs.into_iter().find(|(name, _)| name == "refs/heads/main").context("it has no branch")?;
-        Ok(Self { folder, commit })
+        let refs: BTreeMap<String, String> = stock::refs(&folder)?.into_iter().collect();
+        let commit = refs.get("refs/heads/main").context("it has no branch")?.clone();
+        let offer = match refs.get("refs/heads/offer") {
+            Some(offer) => offer.clone(),
+            None => make::commit_on(&folder, &commit, "refs/heads/offer")?,
+        };
+        Ok(Self { folder, commit, offer })
     }
 
     /// Puts a copy of it where a server looks for a repository. Packs are hard links: nobody writes to them.

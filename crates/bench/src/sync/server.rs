@@ -44,6 +44,8 @@ pub(super) struct Plan {
     pub(super) domain: String,
     /// Whom it follows.
     pub(super) follows: Follows,
+    /// Further settings.
+    pub(super) settings: Vec<(&'static str, String)>,
 }
 
 impl Plan {
@@ -70,6 +72,9 @@ impl Plan {
             .env("NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "true");
         if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
             command.env("NGIT_LOG_LEVEL", "info");
+        }
+        for (name, value) in &self.settings {
+            command.env(format!("NGIT_{name}"), value);
         }
         match &self.follows {
             Follows::Nobody => command.env("NGIT_SYNC_ENABLE", "false"),

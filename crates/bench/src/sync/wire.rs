@@ -16,6 +16,9 @@ use super::frames::{Frames, Verbs};
 /// What is read at a time.
 const PIECE: usize = 64 * 1024;
 
+/// What stands in the first line of a request for git data.
+const FETCH: &[u8] = b".git/git-upload-pack HTTP/1.1";
+
 /// What has passed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Traffic {
@@ -29,6 +32,8 @@ pub(super) struct Traffic {
     pub(super) said: Verbs,
     /// Messages that the caller has got.
     pub(super) heard: Verbs,
+    /// Connections on which the caller has asked for git data.
+    pub(super) fetches: u64,
 }
 
 impl Traffic {
@@ -109,6 +114,7 @@ async fn one_way(
 ) -> io::Result<()> {
     let mut frames = Frames::new();
     let mut piece = vec![0; PIECE];
+    let mut first = true;
     loop {
         let length = from.read(&mut piece).await?;
         if length == 0 {
@@ -116,12 +122,16 @@ async fn one_way(
         }
         {
             let mut traffic = held(&traffic);
-            let Traffic { sent, received, said, heard, .. } = &mut *traffic;
+            let Traffic { sent, received, said, heard, fetches, .. } = &mut *traffic;
             let (bytes, verbs) = match way {
                 Way::There => (sent, said),
                 Way::Back => (received, heard),
             };
             *bytes += length as u64;
+            let is_git = || piece[..length].windows(FETCH.len()).any(|window| window == FETCH);
+            if matches!(way, Way::There) && std::mem::take(&mut first) && is_git() {
+                *fetches += 1;
+            }
             frames.pass(&piece[..length], verbs);
         }
         to.write_all(&piece[..length]).await?;

@@ -51,14 +51,24 @@ impl World {
 
     /// A server with an empty store, whose git data is there.
     pub(super) fn newborn(&self, name: &str, domain: &str) -> Result<Plan> {
-        let folder = fresh(&self.folder, name)?;
-        let plan = Plan { binary: self.binary.clone(), folder, domain: domain.into(), follows: Follows::Nobody };
+        let plan = self.empty(name, domain)?;
         let progress = Progress::start(format!("git folders of the {name}"), self.corpus.extent.repositories);
         for project in &self.corpus.projects {
             self.original.put(&plan.git(), project)?;
             progress.advance(1);
         }
         Ok(plan)
+    }
+
+    /// A server that has nothing at all.
+    pub(super) fn empty(&self, name: &str, domain: &str) -> Result<Plan> {
+        let (folder, binary, domain) = (fresh(&self.folder, name)?, self.binary.clone(), domain.to_owned());
+        Ok(Plan { binary, folder, domain, follows: Follows::Nobody, settings: Vec::new() })
+    }
+
+    /// The commit that pull requests offer.
+    pub(super) fn offer(&self) -> &str {
+        &self.original.offer
     }
 
     /// Where something is kept over runs.
@@ -104,7 +114,12 @@ impl World {
 
     /// A source that has everything, and the wire to it.
     pub(super) async fn source(&self) -> Result<(Server, Wire)> {
-        let source = self.newborn("source", SOURCE)?.start()?;
+        self.source_with(Vec::new()).await
+    }
+
+    /// The same, with further settings.
+    pub(super) async fn source_with(&self, settings: Vec<(&'static str, String)>) -> Result<(Server, Wire)> {
+        let source = Plan { settings, ..self.newborn("source", SOURCE)? }.start()?;
         self.fill(&source, Self::both).await?;
         let wire = Wire::lay(SOURCE, source.address).await?;
         Ok((source, wire))

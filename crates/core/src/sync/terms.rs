@@ -42,9 +42,9 @@ pub struct Terms {
 /// What a server says about git on the same origin: `limitation.grasp_git` (rule M20). Zero means that it wants none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GitTerms {
-    /// Fetches at once, at most [`limits::MAX_STATED_GIT_CONCURRENT`].
+    /// Fetches at once, at most [`limits::MAX_READ_GIT_CONCURRENT`].
     pub concurrent: Option<u32>,
-    /// Fetches in a minute, at most [`limits::MAX_STATED_GIT_PER_MINUTE`].
+    /// Fetches in a minute, at most [`limits::MAX_READ_GIT_PER_MINUTE`].
     pub per_minute: Option<u32>,
 }
 
@@ -91,8 +91,8 @@ impl GitTerms {
             Some(u32::try_from(stated).unwrap_or(most).min(most))
         };
         Self {
-            concurrent: number("concurrent", limits::MAX_STATED_GIT_CONCURRENT),
-            per_minute: number("per_minute", limits::MAX_STATED_GIT_PER_MINUTE),
+            concurrent: number("concurrent", limits::MAX_READ_GIT_CONCURRENT),
+            per_minute: number("per_minute", limits::MAX_READ_GIT_PER_MINUTE),
         }
     }
 }
@@ -269,10 +269,10 @@ mod tests {
     }
 
     #[test]
-    fn git_is_raised_only_so_far_and_lowered_without_limit() {
+    fn what_is_stated_about_git_is_read_within_bounds() {
         let git = |text: &str| stating(&format!("\"grasp_git\":{text}")).git;
         for (text, concurrent, per_minute) in [
-            (r#"{"concurrent":1000,"per_minute":18446744073709551615}"#, Some(32), Some(600)),
+            (r#"{"concurrent":1000,"per_minute":18446744073709551615}"#, Some(64), Some(6_000)),
             (r#"{"concurrent":1,"per_minute":0}"#, Some(1), Some(0)),
             (r#"{"concurrent":-1}"#, None, None),
             ("[]", None, None),

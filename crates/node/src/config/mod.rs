@@ -35,6 +35,8 @@ use clap::ArgMatches;
 use grasp_core::hunt::Limits;
 use grasp_core::sync::url::RelayUrl;
 
+use crate::meter::Scales;
+
 pub(crate) use cidr::Cidr;
 pub(crate) use cli::command;
 pub(crate) use owner::owner_keys;
@@ -96,8 +98,10 @@ pub(crate) struct Config {
     pub(crate) submissions: bool,
     /// How long running requests may take when the service stops.
     pub(crate) shutdown_grace: Duration,
-    /// Whether measurements can be read at `/metrics`.
-    pub(crate) metrics: bool,
+    /// Who can read measurements, and where.
+    pub(crate) metrics: MetricsSettings,
+    /// Where the status page is.
+    pub(crate) status: StatusAt,
     /// A level, or `level,part=level,…`, as the log library reads it.
     pub(crate) log_level: String,
     /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
@@ -129,6 +133,30 @@ pub(crate) struct GitSettings {
     pub(crate) maintenance: bool,
     /// What other GRASP servers are told that they may ask for.
     pub(crate) peers: Limits,
+}
+
+/// Who can read measurements, and where.
+#[derive(Debug)]
+pub(crate) struct MetricsSettings {
+    /// Whether anybody can.
+    pub(crate) enabled: bool,
+    /// Where, if not at the main port.
+    pub(crate) bind: Option<SocketAddr>,
+    /// What has to be shown.
+    pub(crate) token: Option<Secret>,
+    /// What is measured how far.
+    pub(crate) scales: Scales,
+}
+
+/// Where the status page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StatusAt {
+    /// At the main port, and at the one for measurements.
+    Everywhere,
+    /// At the port for measurements only.
+    Private,
+    /// Nowhere.
+    Nowhere,
 }
 
 /// How other relays are followed.
@@ -176,6 +204,11 @@ pub(crate) struct Secret(String);
 impl Secret {
     fn new(text: &str) -> Self {
         Secret(text.to_owned())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests(text: &str) -> Self {
+        Self::new(text)
     }
 
     /// The value itself. Whoever calls this takes care of where it goes.

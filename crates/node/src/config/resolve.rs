@@ -10,7 +10,11 @@ use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
-use super::{Config, Effective, GitSettings, Loaded, OWNER_FILE, Policy, Secret, SyncSettings, parse, suggest};
+use super::{
+    Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt, SyncSettings, parse,
+    suggest,
+};
+use crate::meter::Scales;
 
 /// Understands all settings, or says everything that is wrong with them.
 pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
@@ -94,7 +98,21 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         strict_maintainers: reader.is_on("STRICT_MAINTAINERS"),
         submissions: reader.is_on("GRASP06_ENABLE"),
         shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
-        metrics: reader.is_on("METRICS_ENABLED"),
+        metrics: MetricsSettings {
+            enabled: reader.is_on("METRICS_ENABLED"),
+            bind: reader.take("METRICS_BIND_ADDRESS", parse::address),
+            token: reader.take("METRICS_TOKEN", token).flatten(),
+            scales: Scales {
+                abuse_threshold: reader.number("METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD"),
+                top_repos: reader.number("METRICS_TOP_N_REPOS"),
+            },
+        },
+        status: reader
+            .choice(
+                "STATUS_ENABLE",
+                &[("true", StatusAt::Everywhere), ("false", StatusAt::Nowhere), ("private", StatusAt::Private)],
+            )
+            .unwrap_or(StatusAt::Nowhere),
         log_level: reader.take("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
     };
@@ -221,6 +239,15 @@ fn secret_key(text: &str) -> Result<Secret, String> {
     }
 }
 
+/// What has to be shown by whoever measures; nothing if it is empty. What was given instead is never repeated.
+fn token(text: &str) -> Result<Option<Secret>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        text if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(Secret::new(text))),
+        _ => Err("has characters that cannot stand in a header; its value is not shown here".to_owned()),
+    }
+}
+
 /// What is allowed but probably not meant.
 fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -242,6 +269,11 @@ fn warnings(sources: &Sources, config: &Config) -> Vec<String> {
             "is not a setting and has no effect".to_owned()
         };
         warnings.push(format!("{variable} ({origin}) {about}"));
+    }
+    if config.status == StatusAt::Private && config.metrics.bind.is_none() {
+        warnings.push(
+            "STATUS_ENABLE is private and METRICS_BIND_ADDRESS is not set, so the status page is nowhere".to_owned(),
+        );
     }
     if config.bind.ip().is_unspecified() && config.origin("DOMAIN") == &Origin::Default {
         warnings.push(format!(

@@ -309,14 +309,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "GIT_PEER_CONCURRENT",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 32 },
+        shape: Shape::Number { min: 1, max: 64 },
         default: Fallback::Value("8"),
         help: "Fetches at a time that another GRASP server is told it may ask for here (NIP-11).",
     },
     Setting {
         name: "GIT_PEER_RATE_LIMIT",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 600 },
+        shape: Shape::Number { min: 1, max: 6_000 },
         default: Fallback::Value("120"),
         help: "Fetches within a minute that another GRASP server is told it may ask for here (NIP-11).",
     },
@@ -437,8 +437,47 @@ pub(crate) const SETTINGS: &[Setting] = &[
         section: RUNNING,
         shape: Shape::Choice(ON_OFF),
         default: Fallback::Value("true"),
-        help: "Whether GET /metrics answers with measurements for Prometheus. Whoever reaches the port can read them; a \
-               proxy can keep the path from the public.",
+        help: "Whether GET /metrics answers with measurements for Prometheus. Whoever reaches the port can read them, unless \
+               METRICS_BIND_ADDRESS or METRICS_TOKEN is set.",
+    },
+    Setting {
+        name: "METRICS_BIND_ADDRESS",
+        section: RUNNING,
+        shape: Shape::Address,
+        default: Fallback::Derived("the main port"),
+        help: "IP address and port at which measurements are read instead of the main port. Health checks and the status \
+               page answer there, too.",
+    },
+    Setting {
+        name: "METRICS_TOKEN",
+        section: RUNNING,
+        shape: Shape::Secret,
+        default: Fallback::Value(""),
+        help: "Whoever reads measurements has to show this text (Authorization: Bearer …). There is no flag for it, because \
+               other users of the machine can read arguments.",
+    },
+    Setting {
+        name: "METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
+        section: RUNNING,
+        shape: Shape::Number { min: 1, max: 1_000_000 },
+        default: Fallback::Value("10"),
+        help: "Websocket connections of one address above which it is counted in ngit_websocket_flagged_abusers. It is only \
+               counted; NETWORK_MAX_CONNECTIONS limits.",
+    },
+    Setting {
+        name: "METRICS_TOP_N_REPOS",
+        section: RUNNING,
+        shape: Shape::Number { min: 0, max: 100 },
+        default: Fallback::Value("10"),
+        help: "How many of the most fetched repositories are named in ngit_git_top_repos_bytes.",
+    },
+    Setting {
+        name: "STATUS_ENABLE",
+        section: RUNNING,
+        shape: Shape::Choice(&["true", "false", "private"]),
+        default: Fallback::Value("true"),
+        help: "Whether GET /status shows how the service is: relays, what waits, disk and memory. With private it is shown \
+               at METRICS_BIND_ADDRESS only.",
     },
     Setting {
         name: "LOG_LEVEL",

@@ -1,0 +1,177 @@
+//! An empty server takes over everything of a full one, git data included; beside it the real git, which clones the same.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::corpus::Project;
+use super::publish::{count, publish, served, until_served};
+use super::server::{Follows, GLANCE, Plan, Server, fresh};
+use super::sheet::remark;
+use super::world::{FOLLOWER, PATIENCE, SOURCE, World, seconds};
+use crate::connection::{Connection, Traffic};
+use crate::event::{Draft, SignedEvent};
+use crate::machine;
+use crate::meter::rounded;
+use crate::repository::{YEAR, YEAR_START, tag};
+
+/// Kind 1618.
+const PULL_REQUEST: u16 = 1618;
+
+/// Every so manieth repository has a pull request.
+const OFFERED: usize = 10;
+
+/// Fetches, or clones, at a time.
+const CONCURRENT: usize = 8;
+
+/// What taking everything over cost.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figures {
+    /// Repositories.
+    pub(super) repositories: u64,
+    /// Events that are served in the end, pull requests included.
+    pub(super) events: u64,
+    /// Pull requests among them.
+    pub(super) pull_requests: u64,
+    /// From the first connection until everything was served.
+    pub(super) served_seconds: f64,
+    /// Requests for git data.
+    pub(super) fetches: u64,
+    /// The real git: one `clone --mirror` for each repository, as many at a time.
+    pub(super) mirror_seconds: f64,
+    /// The first by the second.
+    pub(super) ratio: f64,
+    /// CPU time of the new server, without its children.
+    pub(super) follower_cpu_seconds: f64,
+    /// Cores that were busy while it took over, all of the machine.
+    pub(super) busy_cores: f64,
+    /// What it complained about.
+    pub(super) complaints: Vec<String>,
+}
+
+/// Measures both.
+pub(super) async fn run(world: &World) -> Result<Figures> {
+    let limits = |concurrent: &'static str, rate: &'static str| {
+        vec![(concurrent, CONCURRENT.to_string()), (rate, "6000".to_owned())]
+    };
+    let (source, wire) = world.source_with(limits("GIT_PEER_CONCURRENT", "GIT_PEER_RATE_LIMIT")).await?;
+    let pulls = offers(world)?;
+    let pull_requests = pulls.len() as u64;
+    publish(&source.url()?, vec![pulls]).await.context("pull requests")?;
+    until_served(&source, &json!({ "kinds": [PULL_REQUEST] }), pull_requests).await?;
+
+    let mirror_seconds = mirror(world, &source).await?;
+    remark(&format!("the real git: {mirror_seconds} s"));
+
+    wire.take();
+    let settings = limits("SYNC_DOMAIN_CONCURRENT", "SYNC_DOMAIN_RATE_LIMIT");
+    let plan = Plan { settings, ..world.empty("archive", FOLLOWER)? };
+    let (busy, started) = (machine::busy_time()?, Instant::now());
+    let follower = plan.following(Follows::Relays(vec![format!("ws://{SOURCE}")])).start()?;
+    let events = world.corpus.extent.events();
+    let at = until(&follower, events, pull_requests).await?;
+    let busy = machine::busy_time()?.saturating_sub(busy).as_secs_f64() / started.elapsed().as_secs_f64();
+    let traffic = wire.look();
+    let served_seconds = seconds(traffic.began, at);
+    Ok(Figures {
+        repositories: world.corpus.extent.repositories,
+        events: events + pull_requests,
+        pull_requests,
+        served_seconds,
+        fetches: traffic.fetches,
+        mirror_seconds,
+        ratio: rounded(served_seconds / mirror_seconds),
+        follower_cpu_seconds: rounded(follower.process().cpu_time()?.as_secs_f64()),
+        busy_cores: rounded(busy),
+        complaints: follower.complaints(),
+    })
+}
+
+/// Pull requests to some of the repositories.
+fn offers(world: &World) -> Result<Vec<SignedEvent>> {
+    let projects = world.corpus.projects.iter().step_by(OFFERED);
+    projects.map(|project| offer(project, world.offer())).collect()
+}
+
+fn offer(project: &Project, commit: &str) -> Result<SignedEvent> {
+    let tags = vec![
+        tag(["a", &project.coordinate()]),
+        tag(["p", &project.owner.public_key]),
+        tag(["subject", "an offer"]),
+        tag(["c", commit]),
+    ];
+    project.owner.sign(Draft {
+        kind: PULL_REQUEST,
+        created_at: YEAR_START + YEAR,
+        tags,
+        content: "please merge".into(),
+    })
+}
+
+/// Clones every repository with the real git.
+async fn mirror(world: &World, source: &Server) -> Result<f64> {
+    let folder = fresh(&world.shelf("mirrors"), "git")?;
+    let places = Arc::new(Semaphore::new(CONCURRENT));
+    let started = Instant::now();
+    let mut clones = JoinSet::new();
+    for project in &world.corpus.projects {
+        let url = format!("http://{}/{}/{}.git", source.address, project.npub, project.identifier);
+        let to = folder.join(&project.identifier);
+        let place = Arc::clone(&places).acquire_owned().await?;
+        clones.spawn_blocking(move || {
+            let _place = place;
+            clone(&url, &to)
+        });
+    }
+    while let Some(clone) = clones.join_next().await {
+        clone??;
+    }
+    let seconds = rounded(started.elapsed().as_secs_f64());
+    std::fs::remove_dir_all(&folder)?;
+    Ok(seconds)
+}
+
+fn clone(url: &str, to: &Path) -> Result<()> {
+    let status = Command::new("git")
+        .args(["clone", "--quiet", "--mirror", url])
+        .arg(to)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .stdin(Stdio::null())
+        .status()?;
+    if !status.success() {
+        bail!("cannot clone {url}");
+    }
+    Ok(())
+}
+
+/// Waits until a server serves everything.
+async fn until(server: &Server, events: u64, pull_requests: u64) -> Result<Instant> {
+    let mut connection = Connection::open(&server.url()?, Traffic::Light).await?;
+    let started = Instant::now();
+    let mut shown = Instant::now();
+    loop {
+        let all = served(&mut connection).await?;
+        let pulls = count(&mut connection, &json!({ "kinds": [PULL_REQUEST] })).await?;
+        if all >= events && pulls >= pull_requests {
+            return Ok(Instant::now());
+        }
+        if shown.elapsed().as_secs() >= 5 {
+            shown = Instant::now();
+            remark(&format!("{all} of {events} events, {pulls} of {pull_requests} pull requests"));
+        }
+        if started.elapsed() > PATIENCE {
+            bail!("{all} of {events} events, {pulls} of {pull_requests} pull requests; {:#?}", server.complaints());
+        }
+        sleep(5 * GLANCE).await;
+    }
+}
