@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::chunk::Scope;
-use super::io::{SubId, Via};
+use super::io::{More, SubId, Via};
 use super::live::LiveKey;
 use super::nego::Nego;
 use super::page::Pages;
@@ -37,6 +37,8 @@ pub(super) struct Batch {
     pub(super) unjudged: u32,
     /// What went wrong.
     pub(super) trouble: Option<&'static str>,
+    /// Its live subscription, if that was not confirmed in time.
+    pub(super) doubt: Option<LiveKey>,
     /// It belongs to the catch-up.
     pub(super) in_generation: bool,
     pub(super) began: Timestamp,
@@ -94,6 +96,16 @@ pub(super) struct Job {
     pub(super) began: Moment,
     /// Gives up then unless something moves.
     pub(super) deadline: Option<Moment>,
+    pub(super) end: End,
+}
+
+/// Whether a request has been answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum End {
+    #[default]
+    Awaited,
+    /// It has, by a relay that sends events behind the end: it is over when its deadline has passed.
+    Said(Option<More>),
 }
 
 /// What a job does.
@@ -107,9 +119,10 @@ pub(super) enum Doing {
     Reconciling(Filter, Box<Nego>),
     /// The store is asked what is missing.
     Looking(u8),
-    /// What was asked for and has not come, and the rest that is still to be asked for.
+    /// What was asked for and has not come, of how many, and the rest that is still to be asked for.
     Fetching {
         asked: BTreeSet<EventId>,
+        count: usize,
         left: Vec<EventId>,
         round: u8,
     },
@@ -128,6 +141,7 @@ impl Batch {
             jobs: 0,
             unjudged: 0,
             trouble: None,
+            doubt: None,
             in_generation: false,
             began,
             events: 0,
@@ -147,7 +161,16 @@ impl Batch {
 
     /// Announcements are judged before the states that need them.
     pub(super) fn is_serial(&self) -> bool {
-        self.origin == Origin::Announcements
+        self.scope.announcements.is_some()
+    }
+
+    /// Asks for something in another way, or later: in its turn where there is one.
+    pub(super) fn ask_again(&mut self, ask: Option<Ask>) {
+        if self.is_serial() {
+            ask.into_iter().for_each(|ask| self.todo.push_front(ask));
+        } else {
+            self.todo.extend(ask);
+        }
     }
 
     /// Notes what went wrong; the first thing counts.
@@ -157,6 +180,16 @@ impl Batch {
 }
 
 impl Job {
+    /// Whether it has brought nothing, although it asks for events.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.doing {
+            Doing::Group(_, count) => *count == 0,
+            Doing::Page(pages) => pages.is_empty(),
+            Doing::Fetching { asked, count, .. } => asked.len() == *count,
+            Doing::Comparing(_) | Doing::Reconciling(..) | Doing::Looking(_) => false,
+        }
+    }
+
     /// Whether it takes part in a reconciliation, or is about to.
     pub(super) fn is_comparing(&self) -> bool {
         matches!(self.doing, Doing::Comparing(_) | Doing::Reconciling(..))

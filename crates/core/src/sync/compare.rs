@@ -1,7 +1,8 @@
 //! Reconciliations: what is here, what is there, and fetching the difference.
 
-use super::batch::{Ask, BatchId, Doing, JobId};
-use super::drive::page;
+use super::batch::{Ask, BatchId, Doing, End, Job, JobId};
+use super::drive::{instead, is_one_second};
+use super::flaw::Flaw;
 use super::io::{LocalIds, Note, Output, Say, SubId};
 use super::link::{Link, State, What};
 use super::nego::{Nego, NegoTurn};
@@ -20,8 +21,8 @@ impl Link {
         let id = JobId(ctx.next());
         let ask = ctx.ask(link, id);
         ctx.out.push_back(Output::AskMissing(ask, ids));
-        let job =
-            super::batch::Job { batch, sub: None, doing: Doing::Looking(round), began: ctx.now.mono, deadline: None };
+        let (doing, began) = (Doing::Looking(round), ctx.now.mono);
+        let job = Job { batch, sub: None, doing, began, deadline: None, end: End::Awaited };
         up.jobs.insert(id, job);
     }
 
@@ -53,15 +54,19 @@ impl Link {
         }
         items.sort_unstable();
         items.dedup();
-        let frame = up.budget.frame_beside(super::live::text_bytes(&filter)).filter(|_| !items.is_empty());
-        let Some(frame) = frame.filter(|_| !quiet && up.unsent < limits::SYNC_MAX_UNSENT) else {
-            let nothing = items.is_empty() || frame.is_none();
+        let second = is_one_second(&filter);
+        let frame = up.budget.frame_beside(super::live::text_bytes(&filter)).filter(|_| second || !items.is_empty());
+        // Live subscriptions may have taken the slot meanwhile.
+        let reserve = if ctx.flawed(Flaw::ReserveIgnored) { 0 } else { up.budget.reserve as usize };
+        let room = up.subs.len() + reserve < up.budget.slots as usize;
+        let Some(frame) = frame.filter(|_| !quiet && room && up.unsent < limits::SYNC_MAX_UNSENT) else {
             self.end_job(ctx, id);
+            self.overfull |= second && frame.is_none();
             let Some(batch) = self.up_mut().and_then(|up| up.batches.get_mut(&batch_id)) else { return };
-            if nothing {
-                batch.blank.push(filter);
-            } else {
-                batch.todo.push_back(Ask::Compare(filter));
+            match frame {
+                None if second => {}
+                None => batch.blank.push(filter),
+                Some(_) => batch.ask_again(Some(Ask::Compare(filter))),
             }
             return;
         };
@@ -69,7 +74,7 @@ impl Link {
             && let Some(batch) = up.batches.get_mut(&batch_id)
         {
             // This window, and everything before it as another.
-            batch.todo.push_back(Ask::Compare(Filter { until: Some(Timestamp(from.0 - 1)), ..filter.clone() }));
+            batch.ask_again(Some(Ask::Compare(Filter { until: Some(Timestamp(from.0 - 1)), ..filter.clone() })));
             filter.since = Some(from);
         }
         let (nego, first) = Nego::begin(&items, frame);
@@ -97,7 +102,7 @@ impl Link {
         {
             // Nothing more is asked now; it begins anew later.
             let filter = filter.clone();
-            return self.stop_reconciling(ctx, id, sub, Ask::Compare(filter));
+            return self.stop_reconciling(ctx, id, sub, Some(Ask::Compare(filter)));
         }
         match turn {
             NegoTurn::Say(message) => ctx.say(up, Say::NegMsg(sub, message)),
@@ -124,18 +129,18 @@ impl Link {
                 }
             }
             NegoTurn::Dense | NegoTurn::Endless | NegoTurn::Bad => {
-                let ask = page(filter.clone(), up.budget.page);
+                let ask = instead(filter.clone(), up.budget.page, &mut self.overfull);
                 self.stop_reconciling(ctx, id, sub, ask);
             }
         }
     }
 
-    pub(super) fn stop_reconciling(&mut self, ctx: &mut Ctx<'_>, id: JobId, sub: SubId, instead: Ask) {
+    pub(super) fn stop_reconciling(&mut self, ctx: &mut Ctx<'_>, id: JobId, sub: SubId, instead: Option<Ask>) {
         let Some(job) = self.end_job(ctx, id) else { return };
         let State::Up(up) = &mut self.state else { return };
         up.close(ctx, sub, true);
         if let Some(batch) = up.batches.get_mut(&job.batch) {
-            batch.todo.push_back(instead);
+            batch.ask_again(instead);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::batch::JobId;
-use super::flaw::Flaw;
+use super::flaw::{self, Flaw};
 use super::io::{AskId, Note, Output, Say, SubId};
 use super::link::{LinkId, Up};
 use super::refused::RefusedIndex;
@@ -76,7 +76,7 @@ impl Ctx<'_> {
     }
 
     pub(super) fn flawed(&self, flaw: Flaw) -> bool {
-        self.config.flaw == Some(flaw)
+        flaw::makes(self.config.flaw, flaw)
     }
 
     /// Give or take a fifth.

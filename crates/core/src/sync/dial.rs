@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Syncer;
-use super::flaw::Flaw;
+use super::flaw::{Flaw, makes};
 use super::health::Blame;
 use super::io::{Loss, Note, Output, Session};
 use super::link::{Link, LinkId, State};
@@ -71,7 +71,7 @@ impl Syncer {
             let host = self.dials.hosts.get(link.url.host()).map(|at| at.plus(limits::SYNC_DIAL_HOST));
             let all = self.dials.last.map(|at| at.plus(limits::SYNC_DIAL));
             let at = host.unwrap_or_default().max(all.unwrap_or_default());
-            if at > now {
+            if at > now && !makes(flaw, Flaw::DialsUnspaced) {
                 self.dials.next = Some(self.dials.next.map_or(at, |next| next.min(at)));
                 if all.is_some_and(|all| all > now) {
                     break;
@@ -128,6 +128,7 @@ impl Syncer {
         let now = self.now;
         let chance = self.chance.next();
         let theirs = self.dials.others_are_there(id, now.mono);
+        let forgetful = self.flawed(Flaw::QuietForgotten);
         let Some(link) = self.links.get_mut(&id) else { return };
         link.count_time(now);
         let state = std::mem::replace(&mut link.state, State::Idle);
@@ -159,6 +160,9 @@ impl Syncer {
                     link.health.lost(now, chance);
                 }
                 link.disconnect(*up, now.mono);
+                if forgetful {
+                    link.health.forget_quiet();
+                }
                 self.out.push_back(Output::Note(Note::Lost(link.url.clone(), loss)));
             }
         }
@@ -212,12 +216,11 @@ impl Syncer {
 impl Link {
     /// When it is to be dialled, if it is.
     pub(super) fn dial_at(&self, flaw: Option<Flaw>) -> Option<Moment> {
-        let wanted = self.is_wanted() && (!self.paused || flaw == Some(Flaw::PausedDialled));
-        let own = self.is_self && flaw != Some(Flaw::DialSelf);
+        let wanted = self.is_wanted() && (!self.paused || makes(flaw, Flaw::PausedDialled));
+        let own = self.is_self && !makes(flaw, Flaw::DialSelf);
         if !matches!(self.state, State::Idle) || !wanted || own {
             return None;
         }
-        let quiet = self.health.quiet_until().filter(|_| flaw != Some(Flaw::QuietForgotten));
-        Some(self.health.next_dial().max(quiet.unwrap_or_default()))
+        Some(self.health.next_dial())
     }
 }

@@ -1,6 +1,8 @@
 //! What a connection does next: live subscriptions first, then requests of batches, then new batches.
 
-use super::batch::{Ask, BatchId, Doing, Job, JobId, Origin, Stage};
+use std::collections::BTreeSet;
+
+use super::batch::{Ask, BatchId, Doing, End, Job, JobId, Origin, Stage};
 use super::chunk::{ID_BYTES, Portion};
 use super::flaw::Flaw;
 use super::io::{Output, Say, SubId};
@@ -9,6 +11,7 @@ use super::live::requests;
 use super::page::Pages;
 use super::terms::Budget;
 use super::{Ctx, limits};
+use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
 use crate::time::Timestamp;
 
@@ -119,7 +122,11 @@ impl Link {
                 (Doing::Page(pages), Some(filters), deadline)
             }
             Ask::Compare(filter) if !negentropy => {
-                batch.blank.push(filter);
+                if is_one_second(&filter) {
+                    self.overfull = true;
+                } else {
+                    batch.blank.push(filter);
+                }
                 return regroup(up, batch_id);
             }
             Ask::Compare(filter) => {
@@ -129,11 +136,13 @@ impl Link {
                 (Doing::Comparing(filter), None, None)
             }
             Ask::Fetch(mut ids, round) => {
-                let most = (up.budget.filter_bytes / ID_BYTES).clamp(1, limits::SYNC_FETCH_IDS);
+                // A relay cuts the answer to ids as it cuts a page.
+                let most = (up.budget.filter_bytes / ID_BYTES).min(limit).clamp(1, limits::SYNC_FETCH_IDS);
                 let left = ids.split_off(ids.len().min(most));
                 let filter = Filter { ids: Some(ids.clone()), ..Filter::default() };
-                let asked = ids.into_iter().collect();
-                (Doing::Fetching { asked, left, round }, Some(vec![filter]), deadline)
+                let asked: BTreeSet<EventId> = ids.into_iter().collect();
+                let count = asked.len();
+                (Doing::Fetching { asked, count, left, round }, Some(vec![filter]), deadline)
             }
         };
         batch.jobs += 1;
@@ -143,7 +152,8 @@ impl Link {
             ctx.say(up, Say::Req(sub, filters));
             sub
         });
-        up.jobs.insert(id, Job { batch: batch_id, sub, doing, began: ctx.now.mono, deadline });
+        let end = End::Awaited;
+        up.jobs.insert(id, Job { batch: batch_id, sub, doing, began: ctx.now.mono, deadline, end });
     }
 
     /// History of a batch may begin: its live subscription stands, or has no place.
@@ -213,6 +223,18 @@ pub(super) fn regroup(up: &mut Up, id: BatchId) {
         let blank = std::mem::take(&mut batch.blank);
         batch.todo.extend(requests(blank, filters, bytes).into_iter().map(Ask::Group));
     }
+}
+
+/// Whether a filter is about a single second: pages could not bring all of it, so it is compared or given up.
+pub(super) fn is_one_second(filter: &Filter) -> bool {
+    filter.since.is_some() && filter.since == filter.until
+}
+
+/// What is asked instead of a comparison that has failed: pages, except of a single second.
+pub(super) fn instead(filter: Filter, limit: u32, overfull: &mut bool) -> Option<Ask> {
+    let second = is_one_second(&filter);
+    *overfull |= second;
+    (!second).then(|| page(filter, limit))
 }
 
 /// Pages of a filter from the top.

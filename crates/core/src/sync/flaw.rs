@@ -22,7 +22,7 @@ pub enum Flaw {
     ReserveIgnored,
     /// Units count as covered when their last page has come, not when its events have been judged.
     WatermarkEarly,
-    /// A judgement is booked on whatever session its relay has now.
+    /// A judgement is booked on whatever session its relay has now, and on whatever waits for one there.
     LateJudgement,
     /// The window for new interest never closes.
     WindowNeverCloses,
@@ -48,11 +48,31 @@ pub enum Flaw {
     BackoffForgotten,
     /// A relay that the operator wants left alone is dialled.
     PausedDialled,
+    /// A live subscription that was not confirmed counts as open.
+    DoubtForgotten,
+    /// What came live and has not been judged is not in the row of its relay.
+    FlightForgotten,
+    /// Dials follow each other as fast as they can.
+    DialsUnspaced,
+    /// The permit of an event that is not needed is given back twice.
+    PermitTwice,
+}
+
+/// Whether this mistake is made. Without the feature `flaws`, which only the simulator has, none ever is.
+#[cfg(feature = "flaws")]
+pub(super) fn makes(flaw: Option<Flaw>, this: Flaw) -> bool {
+    flaw == Some(this)
+}
+
+/// Whether this mistake is made: none ever is.
+#[cfg(not(feature = "flaws"))]
+pub(super) const fn makes(_flaw: Option<Flaw>, _this: Flaw) -> bool {
+    false
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::OverlapDropped,
         Self::IdsReused,
         Self::JudgedTwice,
@@ -75,5 +95,9 @@ impl Flaw {
         Self::DailyForgotten,
         Self::BackoffForgotten,
         Self::PausedDialled,
+        Self::DoubtForgotten,
+        Self::FlightForgotten,
+        Self::DialsUnspaced,
+        Self::PermitTwice,
     ];
 }

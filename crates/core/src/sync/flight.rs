@@ -9,10 +9,12 @@ use super::io::{Judgement, Output, Row, RowKey, Session, Standing, SubId, Submis
 use super::link::LinkId;
 use super::recent::Tick;
 use super::refused::{Offered, Why, Woken};
+use super::url::RelayUrl;
 use super::{Syncer, layer};
 use crate::limits;
 use crate::nostr::event::{Event, EventId};
 use crate::nostr::reason::Refusal;
+use crate::time::Timestamp;
 
 /// Identity is id and signature: a forgery must not hide the honest copy.
 type Identity = (EventId, [u8; 64]);
@@ -28,6 +30,8 @@ pub(super) struct Flights {
 struct Flight {
     event: Arc<Event>,
     waiters: Vec<Waiter>,
+    /// Relays that had it when it was refused before, connected or not.
+    offered: Vec<RelayUrl>,
     /// When it was submitted.
     at: Tick,
 }
@@ -48,6 +52,19 @@ impl Flights {
     pub(super) fn len(&self) -> usize {
         self.flights.len()
     }
+
+    /// The oldest event of each relay that came live and has not been judged: no batch waits for it, so nothing else would
+    /// know of it after a crash.
+    pub(super) fn unjudged(&self) -> BTreeMap<LinkId, Timestamp> {
+        let mut oldest = BTreeMap::new();
+        for flight in self.flights.values() {
+            for waiter in flight.waiters.iter().filter(|waiter| waiter.batch.is_none()) {
+                let at = flight.event.created_at;
+                oldest.entry(waiter.link).and_modify(|oldest: &mut Timestamp| *oldest = at.min(*oldest)).or_insert(at);
+            }
+        }
+        oldest
+    }
 }
 
 impl Syncer {
@@ -62,6 +79,9 @@ impl Syncer {
         }) else {
             return;
         };
+        if delivery.late {
+            self.hang_up(id);
+        }
         if standing == Standing::Known {
             self.wide_delivery(id, delivery.wide, true);
             return;
@@ -73,18 +93,21 @@ impl Syncer {
                 self.out.push_back(Output::Remember(Row::Refused(row)));
             }
             self.wide_delivery(id, delivery.wide, false);
+            if self.flawed(Flaw::PermitTwice) {
+                self.out.push_back(Output::Release(session));
+            }
             return self.out.push_back(Output::Release(session));
         }
         let identity = self.identity(&event);
         if let Some(flight) =
             self.flights.tickets.get(&identity).and_then(|ticket| self.flights.flights.get_mut(ticket))
-            && self.config.flaw != Some(Flaw::JudgedTwice)
+            && !super::flaw::makes(self.config.flaw, Flaw::JudgedTwice)
         {
             flight.waiters.push(waiter);
             self.await_verdict(waiter);
             return self.out.push_back(Output::Release(session));
         }
-        self.submit(event, Some(session), vec![waiter]);
+        self.submit(event, Some(session), vec![waiter], Vec::new());
         self.await_verdict(waiter);
     }
 
@@ -103,21 +126,22 @@ impl Syncer {
         }
     }
 
-    fn submit(&mut self, event: Arc<Event>, session: Option<Session>, waiters: Vec<Waiter>) {
+    fn submit(&mut self, event: Arc<Event>, session: Option<Session>, waiters: Vec<Waiter>, offered: Vec<RelayUrl>) {
         self.next += 1;
         let ticket = Ticket(self.next);
         let via = waiters.first().map_or(Via::CatchUp, |waiter| waiter.via);
         let relay = waiters.first().and_then(|waiter| self.links.get(&waiter.link)).map(|link| link.url.clone());
+        let relay = relay.or_else(|| offered.first().cloned());
         let identity = self.identity(&event);
         self.flights.tickets.insert(identity, ticket);
-        self.flights.flights.insert(ticket, Flight { event: event.clone(), waiters, at: self.recent.now() });
+        self.flights.flights.insert(ticket, Flight { event: event.clone(), waiters, offered, at: self.recent.now() });
         let relay = relay.unwrap_or_default();
         self.out.push_back(Output::Submit(Submission { ticket, event, session, relay, via }));
     }
 
     /// A verdict has come.
     pub(super) fn judged(&mut self, ticket: Ticket, judgement: Judgement) {
-        let Some(Flight { event, waiters, at }) = self.flights.flights.remove(&ticket) else { return };
+        let Some(Flight { event, waiters, offered, at }) = self.flights.flights.remove(&ticket) else { return };
         let identity = self.identity(&event);
         if self.flights.tickets.get(&identity) == Some(&ticket) {
             self.flights.tickets.remove(&identity);
@@ -127,7 +151,7 @@ impl Syncer {
             && self.recent.changes(&event, at)
         {
             // What it lacked may have come behind it; whoever waits goes on waiting.
-            return self.submit(event, None, waiters);
+            return self.submit(event, None, waiters, offered);
         }
         let now = self.now;
         let mut first = true;
@@ -149,7 +173,8 @@ impl Syncer {
             if judgement == Judgement::Forged {
                 up.nonsense += 1;
             }
-            if let Some(batch) = waiter.batch.and_then(|batch| up.batches.get_mut(&batch)) {
+            let booked = waiter.batch.map(|batch| if late { up.waiting_batch().unwrap_or(batch) } else { batch });
+            if let Some(batch) = booked.and_then(|batch| up.batches.get_mut(&batch)) {
                 batch.unjudged = batch.unjudged.saturating_sub(1);
                 if judgement == Judgement::Stored && first {
                     batch.events += 1;
@@ -179,10 +204,10 @@ impl Syncer {
             self.restless.insert(waiter.link);
         }
         if let Judgement::Refused(why) = &judgement {
-            for waiter in &waiters {
-                let Some(link) = self.links.get(&waiter.link) else { continue };
-                let layer = layer(&event);
-                if let Some(row) = self.refused.refuse(event.clone(), why, &link.url, layer, now) {
+            let links = waiters.iter().filter_map(|waiter| self.links.get(&waiter.link)).map(|link| link.url.clone());
+            let relays: Vec<RelayUrl> = links.chain(offered).collect();
+            for relay in &relays {
+                if let Some(row) = self.refused.refuse(event.clone(), why, relay, layer(&event), now) {
                     self.out.push_back(Output::Remember(Row::Refused(row)));
                 }
             }
@@ -235,7 +260,7 @@ impl Syncer {
             if self.flights.tickets.contains_key(&identity) {
                 continue;
             }
-            self.submit(event, None, waiters.clone());
+            self.submit(event, None, waiters.clone(), relays);
             for waiter in waiters {
                 self.await_verdict(waiter);
             }

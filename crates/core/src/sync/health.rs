@@ -71,10 +71,13 @@ impl Due {
         Self { mono: now.mono.plus_secs(secs), wall: now.wall.plus_secs(secs) }
     }
 
-    /// What a row says, if that is still to come; not further away than anything we would have written.
+    /// What a row says, if that is still to come; not further away than anything we would have written. Rows have whole
+    /// seconds, and both clocks may have been cut to them: one second more, or it would be too early.
     fn restored(row: Option<Timestamp>, now: Now, most_secs: u64) -> Option<Self> {
-        let secs = row?.secs_since(now.wall).min(most_secs);
-        (secs > 0).then(|| Self::after_secs(now, secs))
+        let wall = row?;
+        let secs = wall.secs_since(now.wall).min(most_secs);
+        let due = || Self { mono: now.mono.plus_secs((secs + 1).min(most_secs)), wall: now.wall.plus_secs(secs) };
+        (secs > 0).then(due)
     }
 }
 
@@ -269,6 +272,11 @@ impl Health {
     #[must_use]
     pub fn next_dial(&self) -> Moment {
         self.next_dial.mono.max(self.quiet_until().unwrap_or_default())
+    }
+
+    /// Forgets that it wants to be left in peace: a deliberate mistake.
+    pub(super) fn forget_quiet(&mut self) {
+        self.quiet = None;
     }
 
     /// The operator wants it dialled now. It is asked things at once, too; what it has complained about is remembered.

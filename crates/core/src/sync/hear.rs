@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::batch::{Ask, BatchId, Doing, JobId};
+use super::batch::{Ask, BatchId, Doing, End, JobId};
 use super::drive::page;
 use super::flaw::Flaw;
 use super::io::{Heard, More, SubId};
-use super::link::{Link, State, What};
+use super::link::{Empty, Late, Link, State, What};
 use super::page::PageTurn;
 use super::{Ctx, limits};
 use crate::nostr::event::Event;
@@ -18,6 +18,8 @@ pub(super) struct Delivery {
     pub(super) live: bool,
     /// By the subscription without tags.
     pub(super) wide: bool,
+    /// It shows that what was had of this relay is not all: the connection must end, and another one begin afresh.
+    pub(super) late: bool,
 }
 
 impl Link {
@@ -49,8 +51,8 @@ impl Link {
         let up = self.up_mut()?;
         let What::Job(id) = up.subs.get(&sub)?.what else { return None };
         let job = up.jobs.get_mut(&id)?;
-        job.deadline =
-            Some(ctx.now.mono.plus_secs(limits::SYNC_PROGRESS_SECS).min(job.began.plus_secs(limits::SYNC_JOB_SECS)));
+        let wait = if job.end == End::Awaited { limits::SYNC_PROGRESS_SECS } else { limits::SYNC_LATE_SECS };
+        job.deadline = Some(ctx.now.mono.plus_secs(wait).min(job.began.plus_secs(limits::SYNC_JOB_SECS)));
         Some(id)
     }
 
@@ -58,9 +60,15 @@ impl Link {
     pub(super) fn deliver(&mut self, ctx: &Ctx<'_>, sub: SubId, event: &Arc<Event>) -> Delivery {
         let job = self.progress(ctx, sub);
         let wall = ctx.now.wall;
-        let mut delivery = Delivery { batch: None, live: false, wide: false };
-        let Some(up) = self.up_mut() else { return delivery };
-        let Some(open) = up.subs.get(&sub) else { return delivery };
+        let mut delivery = Delivery { batch: None, live: false, wide: false, late: false };
+        let State::Up(up) = &mut self.state else { return delivery };
+        let Some(open) = up.subs.get(&sub) else {
+            if self.late == Late::No && up.came_late(sub, event.created_at, ctx.now.mono) {
+                self.late = Late::Found;
+                delivery.late = true;
+            }
+            return delivery;
+        };
         if let What::Live(key) = open.what {
             delivery.live = open.answered;
             delivery.wide = up.wide == Some(key);
@@ -82,6 +90,7 @@ impl Link {
     }
 
     pub(super) fn eose(&mut self, ctx: &mut Ctx<'_>, sub: SubId, more: Option<More>) {
+        let late = self.late;
         let Some(up) = self.up_mut() else { return };
         let Some(open) = up.subs.get_mut(&sub) else { return };
         let first = !std::mem::replace(&mut open.answered, true);
@@ -90,6 +99,7 @@ impl Link {
             What::Live(key) => {
                 let Some(set) = up.live.get_mut(&key) else { return };
                 set.unconfirmed.remove(&sub);
+                set.doubtful &= !first;
                 up.refusals = 0;
                 if set.unconfirmed.is_empty() {
                     self.live_confirmed(ctx, key);
@@ -98,15 +108,34 @@ impl Link {
             What::Job(id) if first => {
                 up.pace = (up.pace + 1).min(limits::SYNC_PACE);
                 up.refusals = 0;
-                up.close(ctx, sub, false);
-                self.job_answered(ctx, id, more);
+                let Some(job) = up.jobs.get_mut(&id) else { return };
+                let until = ctx.now.mono.plus_secs(limits::SYNC_LATE_SECS);
+                if late == Late::Known {
+                    job.end = End::Said(more);
+                    job.deadline = Some(until);
+                    return;
+                }
+                if job.is_empty() {
+                    up.empty.truncate(limits::SYNC_LATE_REQUESTS - 1);
+                    up.empty.push_front(Empty { sub, asked: ctx.now.wall, until, late: 0 });
+                }
+                self.finish(ctx, id, Some(sub), more);
             }
             What::Job(_) => {}
         }
     }
 
+    /// A request is over.
+    pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, id: JobId, sub: Option<SubId>, more: Option<More>) {
+        if let Some((up, sub)) = self.up_mut().zip(sub) {
+            up.close(ctx, sub, false);
+        }
+        self.job_answered(ctx, id, more);
+    }
+
     /// A request has sent all that it will.
     pub(super) fn job_answered(&mut self, ctx: &mut Ctx<'_>, id: JobId, more: Option<More>) {
+        let compares = self.speaks_negentropy(ctx.now, ctx.config.negentropy);
         let Some(job) = self.end_job(ctx, id) else { return };
         let State::Up(up) = &mut self.state else { return };
         let limit = up.budget.page;
@@ -128,18 +157,25 @@ impl Link {
                         batch.todo.push_front(page(filter, limit));
                     }
                 }
-                PageTurn::SteppedOver => {
-                    self.overfull |= !ctx.flawed(Flaw::SameSecondSkipped);
+                PageTurn::SteppedOver(second) => {
+                    // Comparing needs no pages; if that is not possible, what else the second has is lost.
+                    match pages.one_second(second) {
+                        _ if ctx.flawed(Flaw::SameSecondSkipped) => {}
+                        filter if compares => batch.todo.push_back(Ask::Compare(filter)),
+                        _ => self.overfull = true,
+                    }
                     batch.todo.push_front(Ask::Page(pages));
                 }
                 PageTurn::GaveUp => batch.trouble("pages without end"),
             },
-            Doing::Fetching { asked, left, round } => {
+            Doing::Fetching { asked, count, left, round } => {
                 if !left.is_empty() {
                     batch.todo.push_front(Ask::Fetch(left, round));
                 }
                 if !asked.is_empty() && round != u8::MAX {
-                    self.look(ctx, job.batch, asked.into_iter().collect(), round + 1);
+                    // An answer that was cut is no refusal: the rest is asked for as if for the first time.
+                    let cut = asked.len() < count && !up.cap.is_short(count - asked.len());
+                    self.look(ctx, job.batch, asked.into_iter().collect(), if cut { round } else { round + 1 });
                 }
             }
             Doing::Comparing(_) | Doing::Reconciling(..) | Doing::Looking(_) => {}

@@ -64,6 +64,7 @@ pub(super) struct Link {
     pub(super) resume: BTreeMap<Filter, Resume>,
     /// Events to fetch by id: what they need has come.
     pub(super) fetch: BTreeSet<EventId>,
+    pub(super) late: Late,
     pub(super) totals: Totals,
     pub(super) paused: bool,
     pub(super) is_self: bool,
@@ -98,6 +99,27 @@ pub(super) struct Cover {
     pub(super) done: Seq,
     /// Batches under way that it is part of.
     pub(super) open: u32,
+}
+
+/// Whether a relay says that it has sent everything and then sends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Late {
+    #[default]
+    No,
+    /// It has just turned out: what was had of it must be had again.
+    Found,
+    /// Every answer is given a little more time.
+    Known,
+}
+
+/// A request whose answer had nothing in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Empty {
+    pub(super) sub: SubId,
+    pub(super) asked: Timestamp,
+    /// Stored events that come for it until then come late.
+    pub(super) until: Moment,
+    pub(super) late: u32,
 }
 
 /// Whether there is a connection.
@@ -143,6 +165,8 @@ pub(super) struct Up {
     /// Nothing new is begun before.
     pub(super) hold_until: Moment,
     pub(super) cap: PageCap,
+    /// The newest requests of which nothing came.
+    pub(super) empty: VecDeque<Empty>,
     pub(super) auth: Auth,
     /// Wide deliveries, and those of them that belonged here.
     pub(super) wide_seen: (u32, u32),
@@ -223,8 +247,16 @@ pub(super) struct Owed {
     pub(super) via: Via,
     pub(super) due: Moment,
     pub(super) tries: u32,
-    /// Its live subscription is gone, too.
-    pub(super) reopen: bool,
+    pub(super) live: Listening,
+}
+
+/// What is known of the live subscription of a part that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Listening {
+    Stands,
+    Gone,
+    /// It was not confirmed; unless it is by then, it is opened again.
+    Doubtful(LiveKey),
 }
 
 /// Where pages of a filter stood.
@@ -233,6 +265,28 @@ pub(super) struct Resume {
     pub(super) until: Timestamp,
     pub(super) began: Timestamp,
     pub(super) at: Moment,
+}
+
+impl Up {
+    /// An event comes for a request that has ended. Whether the relay sends stored events behind the end of its answers.
+    pub(super) fn came_late(&mut self, sub: SubId, event: Timestamp, now: Moment) -> bool {
+        let Some(empty) = self.empty.iter_mut().find(|empty| empty.sub == sub && empty.until > now) else {
+            return false;
+        };
+        empty.late += u32::from(event < empty.asked);
+        empty.late >= limits::SYNC_LATE_EVENTS
+    }
+
+    /// The first batch that waits for a verdict.
+    pub(super) fn waiting_batch(&self) -> Option<BatchId> {
+        self.batches.iter().find(|(_, batch)| batch.unjudged > 0).map(|(id, _)| *id)
+    }
+
+    /// Since when something has not been asked for that is not followed live, or that is being asked for.
+    pub(super) fn missed(&self, overlap: u64) -> Option<Timestamp> {
+        let polled = self.polled.iter().map(|polled| Timestamp(polled.asked.0.saturating_sub(overlap)));
+        polled.chain(self.batches.values().filter_map(|batch| batch.since)).min()
+    }
 }
 
 impl Link {
@@ -265,7 +319,12 @@ impl Link {
 
     /// By how much `since` reaches back before the last frame: events are older than their arrival.
     pub(super) fn overlap(&self) -> u64 {
-        let usual = if self.is_grasp() { limits::SYNC_OVERLAP_GRASP_SECS } else { limits::SYNC_OVERLAP_SECS };
+        self.overlap_with(self.is_grasp())
+    }
+
+    /// The same for a relay that is a GRASP server, or is not: those release events when their git data has come.
+    pub(super) fn overlap_with(&self, grasp: bool) -> u64 {
+        let usual = if grasp { limits::SYNC_OVERLAP_GRASP_SECS } else { limits::SYNC_OVERLAP_SECS };
         usual + self.fast_by.unwrap_or(0).min(limits::SYNC_MAX_SKEW_SECS)
     }
 
@@ -297,6 +356,13 @@ impl Link {
             }
         }
         up_to
+    }
+
+    /// Since when something here has not been asked for: because of the last absence, or because a part that is not followed
+    /// live waits for its turn.
+    pub(super) fn missed(&self) -> Option<Timestamp> {
+        let absent = self.since.into_iter().chain(self.owed.iter().filter_map(|owed| owed.since));
+        absent.chain(self.up().and_then(|up| up.missed(self.overlap()))).min()
     }
 
     /// `ConnectionStatus` of the seeds, as the metric has it.
@@ -371,15 +437,15 @@ impl Link {
         earliest(jobs.chain(live).chain(closing).chain(rest))
     }
 
-    /// The row that outlives this process.
-    pub(super) fn row(&self, now: Now, epoch: u64, wants: &Wants) -> Peer {
+    /// The row that outlives this process. What has not been judged and is as old as that must be asked for again.
+    pub(super) fn row(&self, now: Now, epoch: u64, wants: &Wants, unjudged: Option<Timestamp>) -> Peer {
         let left = self.next_full.since(now.mono).as_secs();
         let covered = self.heard.filter(|_| self.announced).map(|heard| Covered {
             epoch,
             announcements: self.announced,
             up_to: self.covered_up_to(wants),
             lost_at: heard.wall,
-            since: self.since,
+            since: self.missed().into_iter().chain(unjudged).min(),
             next_full_at: now.wall.plus_secs(left),
             failed: self.has_failed(),
         });

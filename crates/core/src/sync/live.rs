@@ -25,6 +25,8 @@ pub(super) struct LiveSet {
     /// Those that have not said EOSE.
     pub(super) unconfirmed: BTreeSet<SubId>,
     pub(super) deadline: Moment,
+    /// The deadline has passed: nobody knows whether the relay has taken it.
+    pub(super) doubtful: bool,
     /// How many filters it has.
     pub(super) filters: usize,
     /// Batches that wait for it.
@@ -97,6 +99,7 @@ impl Link {
             subs: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
             deadline: ctx.now.mono.plus_secs(limits::SYNC_EOSE_SECS),
+            doubtful: false,
             filters: count,
             batches: wish.batches,
             replaces: wish.replaces,

@@ -15,6 +15,7 @@ mod dial;
 mod drive;
 pub mod flaw;
 mod flight;
+mod follow;
 pub mod health;
 mod hear;
 pub mod io;
@@ -28,6 +29,7 @@ mod rebuff;
 mod recent;
 pub mod refused;
 mod relink;
+mod rows;
 mod session;
 mod settle;
 pub mod terms;
@@ -42,14 +44,14 @@ use self::ctx::{Chance, Ctx};
 use self::dial::Dials;
 use self::flaw::Flaw;
 use self::flight::Flights;
-use self::io::{AskId, Heard, Input, Order, Output, Restored, Row, RowKey, Session};
+use self::io::{AskId, Heard, Input, Output, Row, RowKey, Session};
 use self::link::{Link, LinkId};
 use self::peer::Peer;
 use self::recent::Recent;
 use self::refused::{RefusedConfig, RefusedIndex};
 use self::url::RelayUrl;
-pub use self::view::{LinkView, View};
-use self::wants::{RepoKey, Wants};
+pub use self::view::{LinkView, RepoLink, View};
+use self::wants::Wants;
 use crate::limits;
 use crate::machine::Machine;
 use crate::repo::Service;
@@ -143,7 +145,7 @@ impl Syncer {
     }
 
     fn flawed(&self, flaw: Flaw) -> bool {
-        self.config.flaw == Some(flaw)
+        flaw::makes(self.config.flaw, flaw)
     }
 
     /// Lets a link work with a view of everything else.
@@ -162,13 +164,6 @@ impl Syncer {
             chance: &mut self.chance,
         };
         Some(work(link, &mut ctx))
-    }
-
-    fn restore(&mut self, restored: Restored) {
-        match restored {
-            Restored::Peer(peer) => drop(self.rows.insert(peer.url.place().to_owned(), *peer)),
-            Restored::Refused(row) => self.refused.restore(row, self.now),
-        }
     }
 
     fn begin(&mut self) {
@@ -195,69 +190,6 @@ impl Syncer {
         }
     }
 
-    fn interest(&mut self, name: crate::repo::Identifier, followed: Vec<io::Followed>) {
-        self.recent.follow(&name);
-        let woken = self.refused.wake_name(&name);
-        let changes = self.wants.follow(&self.config.service, name, followed);
-        for repo in changes.ask {
-            self.out.push_back(Output::AskRoots(repo));
-        }
-        for place in changes.places {
-            self.relink(&place);
-        }
-        for key in changes.moved {
-            if self.wants.repo(key).is_some() {
-                self.soil(key);
-            }
-        }
-        self.reconsider(woken);
-        for author in changes.keepers {
-            let woken = self.refused.wake_author(&author);
-            self.reconsider(woken);
-        }
-    }
-
-    fn rooted(&mut self, repo: &crate::repo::RepoId, roots: Vec<io::Root>) {
-        let Some((key, new)) = self.wants.root(repo, roots) else { return };
-        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-        for id in &links {
-            if let Some(link) = self.links.get_mut(id) {
-                link.whole = link.whole.with_roots(new);
-            }
-        }
-        self.soil(key);
-    }
-
-    /// Something in a repository changed that its relays have not been asked about.
-    fn soil(&mut self, key: RepoKey) {
-        let window = if self.ready { self.config.window_millis } else { 0 };
-        let closes = Moment(self.now.mono.0.saturating_add(window));
-        self.wants.gather(key, closes);
-        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-        for id in links {
-            if let Some(link) = self.links.get_mut(&id) {
-                link.dirty.insert(key);
-            }
-        }
-    }
-
-    fn served(&mut self, arrived: &io::Arrived) {
-        for key in self.wants.arrive(arrived) {
-            let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-            for id in links {
-                if let Some(link) = self.links.get_mut(&id) {
-                    link.whole = link.whole.with_roots(1);
-                }
-            }
-            self.soil(key);
-        }
-        if !self.flawed(Flaw::RefusedKeptForever) {
-            self.recent.arrive(arrived);
-            let woken = self.refused.wake(arrived);
-            self.reconsider(woken);
-        }
-    }
-
     fn heard(&mut self, session: Session, heard: Heard) {
         let Some(id) = self.sessions.get(&session).copied() else {
             if let Heard::Event(_, _, io::Standing::New) = heard {
@@ -278,39 +210,6 @@ impl Syncer {
                     self.hang_up(id);
                 }
             }
-        }
-        self.restless.insert(id);
-    }
-
-    fn order(&mut self, order: &Order) {
-        let url = match order {
-            Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url) => {
-                url
-            }
-        };
-        let Some(id) = self.places.get(url.place()).copied() else { return };
-        let now = self.now;
-        let Some(link) = self.links.get_mut(&id) else { return };
-        match order {
-            Order::Retry(_) => {
-                link.health.unpark();
-                link.health.retry_now(now);
-            }
-            Order::Pause(_) => link.paused = true,
-            Order::Resume(_) => link.paused = false,
-            Order::Forget(_) => {
-                link.learned = peer::Learned::default();
-                link.totals = peer::Totals::default();
-                link.health = health::Health::new(self.config.backoff, &peer::HealthRow::default(), now);
-                link.announced = false;
-                link.restored = None;
-                link.is_self = false;
-            }
-            Order::Reconcile(_) => link.next_full = now.mono,
-        }
-        link.unsaved = true;
-        if let Order::Pause(_) | Order::Forget(_) = order {
-            self.hang_up(id);
         }
         self.restless.insert(id);
     }
@@ -351,53 +250,6 @@ impl Syncer {
         }
         if let Some(next) = next {
             self.alarms.insert((next, id));
-        }
-    }
-
-    /// Writes down what has changed of relays.
-    fn save(&mut self) {
-        self.save_at = None;
-        let now = self.now;
-        let epoch = self.config.epoch;
-        // A relay that was merely heard has a newer time in its row, so that a crash costs a quick reconnect.
-        let heard = |link: &Link| {
-            link.up().is_some()
-                && link.heard.map(|heard| heard.mono) > link.saved.map(|at| at.plus_secs(limits::SYNC_HEARD_SECS))
-        };
-        for link in self.links.values_mut().filter(|link| link.unsaved || heard(link)) {
-            link.unsaved = false;
-            link.saved = Some(now.mono);
-            link.count_time(now);
-            let peer = link.row(now, epoch, &self.wants);
-            self.out.push_back(Output::Remember(Row::Peer(Box::new(peer))));
-        }
-    }
-
-    /// Wants everything written down that is known of relays: the process is about to end.
-    pub fn save_all(&mut self, now: Now) {
-        self.now = now;
-        for link in self.links.values_mut() {
-            link.unsaved = true;
-        }
-        self.save();
-    }
-
-    fn close_window(&mut self) {
-        if self.flawed(Flaw::WindowNeverCloses) {
-            self.wants.closes = None;
-            return;
-        }
-        self.wants.closes = None;
-        for key in std::mem::take(&mut self.wants.gathering) {
-            let links = self.wants.repo(key).map(|repo| &repo.links);
-            for id in links.into_iter().flatten() {
-                if let Some(link) = self.links.get_mut(id) {
-                    link.stirred = true;
-                }
-            }
-            self.restless.extend(
-                links.into_iter().flatten().filter(|id| self.links.get(id).is_some_and(|link| link.up().is_some())),
-            );
         }
     }
 }

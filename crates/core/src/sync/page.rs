@@ -15,19 +15,31 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageCap {
     largest: usize,
+    trusting: bool,
 }
 
 impl PageCap {
+    /// One that takes the largest page that is asked for as the size of a full one: a deliberate mistake.
+    pub(super) fn trusting(trusting: bool) -> Self {
+        Self { largest: 0, trusting }
+    }
+
     /// A page of so many events came.
     pub fn see(&mut self, count: usize) {
         self.largest = self.largest.max(count);
+    }
+
+    /// Whether no page was larger. A smaller one that is full of one second may be all there is of it.
+    #[must_use]
+    pub fn fills(self, count: usize) -> bool {
+        count >= self.largest
     }
 
     /// Whether a page of so many events cannot have been cut. A tenth is allowed for what a relay takes out of a full
     /// page before it sends it.
     #[must_use]
     pub fn is_short(self, count: usize) -> bool {
-        count < limits::PAGE_FLOOR || count < self.largest.saturating_mul(9).div_ceil(10)
+        self.trusting || count < limits::PAGE_FLOOR || count < self.largest.saturating_mul(9).div_ceil(10)
     }
 }
 
@@ -41,8 +53,9 @@ pub enum PageTurn {
     /// One second fills a page. These filters together ask for the same and for less each; they go on, each with pages of
     /// its own, where these stood. These are over.
     Split(Vec<Filter>),
-    /// One second fills a page and nothing is left to divide: what else it has is lost. Ask again for what is older.
-    SteppedOver,
+    /// This second fills a page and nothing is left to divide: pages cannot bring what else it has. Ask again for what is
+    /// older.
+    SteppedOver(Timestamp),
     /// The relay does not answer what it is asked, or does not come to an end.
     GaveUp,
 }
@@ -135,14 +148,27 @@ impl Pages {
             // It fills its pages with what was not asked for: dividing the filter would not help.
             PageTurn::GaveUp
         } else {
-            self.part().map_or_else(|| self.step_over(), PageTurn::Split)
+            let cut = cap.fills(page.raw);
+            self.part().map_or_else(|| self.step_over(cut), PageTurn::Split)
         }
+    }
+
+    /// A filter for one second of what is asked for.
+    #[must_use]
+    pub fn one_second(&self, second: Timestamp) -> Filter {
+        Filter { since: Some(second), until: Some(second), limit: None, ..self.filter.clone() }
     }
 
     /// Where pages that go on later have to begin; `None` if at the newest event.
     #[must_use]
     pub fn cursor(&self) -> Option<Timestamp> {
         self.until
+    }
+
+    /// Whether nothing has come of the current page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.page.raw == 0
     }
 
     /// How many pages have ended.
@@ -160,14 +186,14 @@ impl Pages {
         self.known.extend(page.edge.into_iter().take(room));
     }
 
-    fn step_over(&mut self) -> PageTurn {
+    fn step_over(&mut self, cut: bool) -> PageTurn {
         let second = self.until.unwrap_or_default();
         self.bottom = second <= self.filter.since.unwrap_or_default();
         if !self.bottom {
             self.until = Some(Timestamp(second.0 - 1));
             self.known.clear();
         }
-        PageTurn::SteppedOver
+        if cut { PageTurn::SteppedOver(second) } else { PageTurn::Next }
     }
 
     /// Two filters that together ask for the same; `None` if no list has two values.

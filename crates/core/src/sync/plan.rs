@@ -6,8 +6,8 @@ use super::batch::{Ask, Batch, BatchId, Origin, Stage};
 use super::chunk::{Gatherer, Names, Scope};
 use super::flaw::Flaw;
 use super::io::Via;
-use super::link::{Link, State, Step};
-use super::live::Polled;
+use super::link::{Link, Listening, State, Step};
+use super::live::{LiveKey, Polled};
 use super::{Ctx, limits};
 use crate::nostr::event::EventId;
 use crate::time::Timestamp;
@@ -93,6 +93,16 @@ impl Link {
         }
     }
 
+    /// Puts a batch to work behind a live subscription that stands for one which the relay may not have taken.
+    fn add_instead(&mut self, ctx: &mut Ctx<'_>, mut batch: Batch, old: LiveKey) {
+        let id = BatchId(ctx.next());
+        let key = self.wish(ctx, batch.scope.clone(), Some(id), vec![old]);
+        let State::Up(up) = &mut self.state else { return };
+        batch.in_generation = up.generation.is_some();
+        batch.stage = Stage::Live(key);
+        up.batches.insert(id, batch);
+    }
+
     /// Events whose dependency has come are fetched by id.
     pub(super) fn fetch_woken(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.fetch.is_empty() {
@@ -118,7 +128,12 @@ impl Link {
                 return true;
             }
         }
-        self.add(ctx, batch, owed.reopen);
+        let doubtful = |key: &LiveKey| self.up().and_then(|up| up.live.get(key)).is_some_and(|set| set.doubtful);
+        match owed.live {
+            Listening::Doubtful(key) if doubtful(&key) => self.add_instead(ctx, batch, key),
+            Listening::Gone => self.add(ctx, batch, true),
+            Listening::Stands | Listening::Doubtful(_) => self.add(ctx, batch, false),
+        }
         true
     }
 

@@ -3,9 +3,9 @@
 use super::batch::{Ask, Doing, JobId, Origin};
 use super::chunk::Scope;
 use super::complaint::Complaint;
-use super::drive::page;
+use super::drive::{instead, page};
 use super::io::{Note, Say, SubId};
-use super::link::{AuthState, Link, Owed, State, What};
+use super::link::{AuthState, Link, Listening, Owed, State, What};
 use super::live::{Wish, close_live};
 use super::peer::LiveForm;
 use super::{Ctx, limits};
@@ -52,7 +52,7 @@ impl Link {
         let replaces = std::mem::take(&mut set.replaces);
         let wide = up.wide == Some(key);
         close_live(up, ctx, key);
-        if !replaces.is_empty() && !wide {
+        if !replaces.is_empty() && batches.is_empty() && !wide {
             // Merging was a wish of ours; what it would have replaced still stands.
             up.unmergeable = true;
             return false;
@@ -96,9 +96,9 @@ impl Link {
         let lasting =
             matches!(complaint, Complaint::FilterShape | Complaint::Policy | Complaint::Other | Complaint::Closing);
         match job.doing {
-            Doing::Reconciling(filter, _) => batch.todo.push_back(match complaint {
-                Complaint::Rate | Complaint::Slots | Complaint::AuthRequired => Ask::Compare(filter),
-                _ => page(filter, limit),
+            Doing::Reconciling(filter, _) => batch.ask_again(match complaint {
+                Complaint::Rate | Complaint::Slots | Complaint::AuthRequired => Some(Ask::Compare(filter)),
+                _ => instead(filter, limit, &mut self.overfull),
             }),
             _ if lasting && batch.origin != Origin::Ids => batch.trouble("a request was refused"),
             Doing::Group(filters, _) if complaint == Complaint::FilterCount || complaint == Complaint::ResultSize => {
@@ -106,11 +106,11 @@ impl Link {
             }
             Doing::Group(filters, _) => batch.todo.push_front(Ask::Group(filters)),
             Doing::Page(pages) => batch.todo.push_front(Ask::Page(pages)),
-            Doing::Fetching { asked, left, round } => {
+            Doing::Fetching { asked, left, round, .. } => {
                 let ids = asked.into_iter().chain(left).collect();
                 batch.todo.push_front(Ask::Fetch(ids, round));
             }
-            Doing::Comparing(filter) => batch.todo.push_back(Ask::Compare(filter)),
+            Doing::Comparing(filter) => batch.ask_again(Some(Ask::Compare(filter))),
             Doing::Looking(_) => {}
         }
     }
@@ -233,7 +233,7 @@ impl Link {
         }
         let since = Some(Timestamp(ctx.now.wall.0.saturating_sub(overlap)));
         let due = ctx.now.mono.plus_secs(wait_secs);
-        self.owed.push(Owed { scope, since, via: super::io::Via::CatchUp, due, tries: 0, reopen: true });
+        self.owed.push(Owed { scope, since, via: super::io::Via::CatchUp, due, tries: 0, live: Listening::Gone });
     }
 
     pub(super) fn no_negentropy(&mut self, ctx: &mut Ctx<'_>) {

@@ -149,6 +149,7 @@ impl Syncer {
             overfull: usable.is_some_and(|covered| covered.failed),
             resume: BTreeMap::new(),
             fetch: Default::default(),
+            late: Default::default(),
             totals: row.as_ref().map_or(Totals::default(), |row| row.totals),
             paused: row.as_ref().is_some_and(|row| row.paused),
             is_self: row.as_ref().is_some_and(|row| row.is_self),
@@ -174,7 +175,8 @@ impl Syncer {
         let Some(mut link) = self.links.remove(&id) else { return };
         link.count_time(self.now);
         // It may come back with what is known of it.
-        let peer = link.row(self.now, epoch, &self.wants);
+        let unjudged = self.flights.unjudged().get(&id).copied();
+        let peer = link.row(self.now, epoch, &self.wants, unjudged);
         self.out.push_back(Output::Remember(super::Row::Peer(Box::new(peer.clone()))));
         self.rows.insert(link.url.place().to_owned(), peer);
         for key in link.covers.keys() {

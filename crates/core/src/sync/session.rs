@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::batch::{Ask, Doing};
-use super::drive::plain;
+use super::batch::{Ask, Doing, End};
+use super::drive::{instead, plain};
 use super::earlier;
 use super::flaw::Flaw;
 use super::io::{Note, Reconnect, Session, Via};
-use super::link::{Auth, AuthState, Cover, Generation, Link, Pass, Resume, State, Step, Up};
+use super::link::{Auth, AuthState, Cover, Generation, Late, Link, Pass, Resume, State, Step, Up};
+use super::live::{LiveKey, close_live};
 use super::page::PageCap;
 use super::terms::{Budget, Terms};
 use crate::limits;
@@ -18,25 +19,25 @@ impl Link {
     pub(super) fn connect(&mut self, ctx: &mut super::Ctx<'_>, session: Session, terms: Option<Terms>) {
         self.count_time(ctx.now);
         self.health.connected(ctx.now);
-        let gap = self.heard.map(|heard| ctx.now.mono.since(heard.mono).as_secs());
+        let gap = self.heard.filter(|_| self.late != Late::Found).map(|heard| ctx.now.mono.since(heard.mono).as_secs());
         let how = match gap {
             Some(secs)
                 if secs < limits::SYNC_QUICK_SECS
-                    && (self.announced || self.covers.values().any(|cover| cover.tags)) =>
+                    && (self.announced
+                        || self.covers.values().any(|cover| cover.tags)
+                        || ctx.flawed(Flaw::SinceBeforeComplete)) =>
             {
                 Reconnect::Quick
             }
             Some(_) => Reconnect::Long,
             None => Reconnect::Fresh,
         };
+        if self.late == Late::Found {
+            self.late = Late::Known;
+        }
         let budget = Budget::of(terms.as_ref(), &self.learned);
         let grasp = terms.as_ref().is_some_and(|terms| terms.is_grasp);
-        let usual = if grasp { limits::SYNC_OVERLAP_GRASP_SECS } else { limits::SYNC_OVERLAP_SECS };
-        let overlap = if ctx.flawed(Flaw::OverlapDropped) {
-            0
-        } else {
-            usual + self.fast_by.unwrap_or(0).min(limits::SYNC_MAX_SKEW_SECS)
-        };
+        let overlap = if ctx.flawed(Flaw::OverlapDropped) { 0 } else { self.overlap_with(grasp) };
         if how == Reconnect::Quick {
             let lost = self.heard.map_or(ctx.now.wall, |heard| heard.wall);
             self.since = Some(earlier(self.since, Timestamp(lost.0.saturating_sub(overlap))));
@@ -96,7 +97,8 @@ impl Link {
             refusals: 0,
             pace: limits::SYNC_FIRST_PACE,
             hold_until: ctx.now.mono,
-            cap: PageCap::default(),
+            cap: PageCap::trusting(ctx.flawed(Flaw::PageFloorTrusted)),
+            empty: VecDeque::new(),
             auth: Auth::default(),
             wide_seen: (0, 0),
             loose: 0,
@@ -108,6 +110,9 @@ impl Link {
 
     /// A connection has ended: what was under way is asked for again by the next one.
     pub(super) fn disconnect(&mut self, up: Up, now: Moment) {
+        let grasp = up.terms.as_ref().is_some_and(|terms| terms.is_grasp);
+        let owed = self.owed.iter().filter_map(|owed| owed.since);
+        self.since = self.since.into_iter().chain(owed).chain(up.missed(self.overlap_with(grasp))).min();
         for job in up.jobs.into_values() {
             let began = up.batches.get(&job.batch).map_or(Timestamp(0), |batch| batch.began);
             if let Doing::Page(pages) = &job.doing {
@@ -163,30 +168,54 @@ impl Link {
             .map(|(key, _)| *key)
             .collect();
         for key in late {
-            let Some(up) = self.up_mut() else { return false };
-            let Some(set) = up.live.get_mut(&key) else { continue };
-            set.unconfirmed.clear();
-            for batch in set.batches.clone() {
-                if let Some(batch) = up.batches.get_mut(&batch) {
-                    batch.trouble("a live subscription was not confirmed");
-                }
+            if self.unconfirmed(ctx, key) {
+                return true;
             }
-            self.live_confirmed(ctx, key);
         }
         let Some(up) = self.up_mut() else { return false };
         let late: Vec<_> = up
             .jobs
             .iter()
             .filter(|(_, job)| job.deadline.is_some_and(|at| at <= now))
-            .map(|(id, job)| (*id, job.sub))
+            .map(|(id, job)| (*id, job.sub, job.end))
             .collect();
-        for (id, sub) in late {
-            self.give_up(ctx, id, sub);
+        for (id, sub, end) in late {
+            match end {
+                End::Awaited => self.give_up(ctx, id, sub),
+                End::Said(more) => self.finish(ctx, id, sub, more),
+            }
         }
         let State::Up(up) = &mut self.state else { return false };
         if self.next_full <= now && up.generation.is_none() {
             self.start_daily(ctx);
         }
+        false
+    }
+
+    /// A relay does not confirm a live subscription: it may have it or not. `true` if the connection must end.
+    fn unconfirmed(&mut self, ctx: &mut super::Ctx<'_>, key: LiveKey) -> bool {
+        let State::Up(up) = &mut self.state else { return false };
+        let Some(set) = up.live.get_mut(&key) else { return false };
+        set.unconfirmed.clear();
+        set.doubtful = true;
+        if up.wide == Some(key) {
+            // Another connection begins without it.
+            self.learned.not_wide = true;
+            return true;
+        }
+        if set.batches.is_empty() && !set.replaces.is_empty() {
+            // Merging was a wish of ours; what it would have replaced still stands.
+            close_live(up, ctx, key);
+            up.unmergeable = true;
+            return false;
+        }
+        for batch in set.batches.clone() {
+            if let Some(batch) = up.batches.get_mut(&batch) {
+                batch.trouble("a live subscription was not confirmed");
+                batch.doubt = Some(key);
+            }
+        }
+        self.live_confirmed(ctx, key);
         false
     }
 
@@ -202,7 +231,7 @@ impl Link {
         let Some(batch) = up.batches.get_mut(&job.batch) else { return };
         match job.doing {
             Doing::Reconciling(filter, nego) => {
-                batch.todo.push_back(super::drive::page(filter, page));
+                batch.ask_again(instead(filter, page, &mut self.overfull));
                 if nego.rounds() == 0 {
                     self.no_negentropy(ctx);
                 }

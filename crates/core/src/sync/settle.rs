@@ -8,7 +8,7 @@ use super::chunk::{Names, Scope};
 use super::drive::regroup;
 use super::flaw::Flaw;
 use super::io::{Note, Via};
-use super::link::{Generation, Link, Owed, Pass, State, Step};
+use super::link::{Generation, Link, Listening, Owed, Pass, State, Step};
 use super::wants::RepoKey;
 use super::{Ctx, limits};
 
@@ -69,7 +69,7 @@ impl Link {
             let wait = limits::SYNC_OWED_SECS
                 .saturating_mul(1 << tries.saturating_sub(1).min(8))
                 .min(limits::SYNC_OWED_MAX_SECS);
-            let Batch { scope, since, via, origin, .. } = batch;
+            let Batch { scope, since, via, origin, doubt, .. } = batch;
             if tries > limits::SYNC_OWED_TRIES {
                 // The daily pass will see to it.
                 self.overfull = true;
@@ -82,7 +82,9 @@ impl Link {
                 }
             }
             let due = ctx.now.mono.plus_secs(ctx.jitter(wait));
-            self.owed.push(Owed { scope, since, via, due, tries, reopen: false });
+            let doubt = doubt.filter(|_| !ctx.flawed(Flaw::DoubtForgotten));
+            let live = doubt.map_or(Listening::Stands, Listening::Doubtful);
+            self.owed.push(Owed { scope, since, via, due, tries, live });
             return;
         }
         if matches!(batch.origin, Origin::New | Origin::Again(_)) {
@@ -91,7 +93,7 @@ impl Link {
         if matches!(batch.origin, Origin::Again(_)) {
             self.forget_since();
         }
-        if batch.since.is_none()
+        if (batch.since.is_none() || ctx.flawed(Flaw::SinceBeforeComplete))
             && let Some(Names::All) = batch.scope.announcements
         {
             self.announced = true;

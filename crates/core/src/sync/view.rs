@@ -6,6 +6,7 @@ use super::link::{Link, Status, Up, What};
 use super::peer::{Learned, Totals};
 use super::url::RelayUrl;
 use crate::machine::Machine;
+use crate::repo::RepoId;
 use crate::time::Timestamp;
 
 /// Everything at one moment.
@@ -74,7 +75,45 @@ pub struct LinkView {
     pub bootstrap: bool,
 }
 
+/// How a relay stands to one repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RepoLink {
+    /// Which relay.
+    pub url: RelayUrl,
+    /// Where its connection stands.
+    pub status: Status,
+    /// How it is.
+    pub health: health::Status,
+    /// Whether everything that it has of the repository is here.
+    pub covered: bool,
+    /// When everything that it has of all repositories was last here.
+    pub complete_at: Option<Timestamp>,
+    /// When it was last heard.
+    pub heard_at: Option<Timestamp>,
+    /// It is this server under another name.
+    pub is_self: bool,
+}
+
 impl Syncer {
+    /// The relays at which a repository is followed.
+    #[must_use]
+    pub fn replication(&self, repo: &RepoId) -> Vec<RepoLink> {
+        let Some(key) = self.wants.key(repo) else { return Vec::new() };
+        let head = self.wants.repo(key).map_or(0, |repo| repo.head());
+        let named = self.links.values().filter(|link| link.covers.contains_key(&key) || link.held.contains(&key));
+        named
+            .map(|link| RepoLink {
+                url: link.url.clone(),
+                status: link.status(),
+                health: link.health.status(self.now),
+                covered: link.covers.get(&key).is_some_and(|cover| cover.tags && head <= cover.done),
+                complete_at: link.complete_at,
+                heard_at: link.heard.map(|heard| heard.wall),
+                is_self: link.is_self,
+            })
+            .collect()
+    }
+
     /// A picture of this moment.
     #[must_use]
     pub fn view(&self) -> View {

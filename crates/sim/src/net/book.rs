@@ -59,12 +59,12 @@ impl Book {
         *self = Self::default();
     }
 
-    /// What can be seen at a time.
+    /// What can be seen at a time, by a clock that is wrong by so many seconds.
     #[must_use]
-    pub fn visible(&self, now: Time) -> Bits {
+    pub fn visible(&self, now: Time, skew: i64) -> Bits {
         let mut visible = self.present;
         for (at, ix) in corpus().expiring() {
-            if *at > EPOCH + now / SECOND {
+            if *at > (EPOCH + now / SECOND).saturating_add_signed(skew) {
                 break;
             }
             visible.remove(*ix);

@@ -38,6 +38,8 @@ pub enum Fault {
     Order(usize, Order),
     /// Events of a node expire.
     Expiry(usize),
+    /// A relay ends a connection if it is still not read.
+    Kick(ConnId),
 }
 
 /// Milliseconds until a node notices that a connection is silent.
@@ -85,6 +87,11 @@ impl World {
             }
             Fault::Order(node, order) => self.tell(node, Input::Order(order)),
             Fault::Expiry(node) => self.expire(node),
+            Fault::Kick(conn) => {
+                if self.conns[conn.0].stalled {
+                    self.breaks(conn, Loss::Ended);
+                }
+            }
         }
     }
 

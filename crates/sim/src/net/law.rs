@@ -181,12 +181,12 @@ impl Watch {
             }
             Output::Submit(submission) => {
                 self.counts.submitted += 1;
-                self.flights.submitted(&mut self.verdicts, submission);
+                self.flights.submitted(&mut self.verdicts, now, submission);
             }
             Output::Note(Note::Failed { relay, failures, backoff_millis, .. }) => {
                 self.dials.failed(&mut self.verdicts, now, relay, (*failures, *backoff_millis));
             }
-            Output::Note(Note::PassFailed(relay, _)) => self.manners.reason(now, relay.place()),
+            Output::Note(Note::PassFailed(relay, _)) => self.manners.failed(now, relay.place()),
             Output::HangUp(session) => self.dials.hung_up(*session),
             Output::AskRoots(_)
             | Output::AskIds(..)

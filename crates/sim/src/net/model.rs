@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::limits;
 use grasp_core::nostr::{EventId, Signed, Verdict, kinds};
 use grasp_core::registrar::io::Source;
 use grasp_core::repo::State;
@@ -59,7 +60,7 @@ impl World {
         let clock = self.nodes[node].clock(now);
         self.nodes[node].house.set_now(clock);
         let mut fork = self.nodes[node].house.fork();
-        let before = fork.sets().0;
+        let mut before = fork.sets().0;
         let followed = wish::all_followed(&mut self.nodes[node].house);
         let mut offered: Vec<(Ix, String)> = Vec::new();
         let mut seen = Bits::default();
@@ -87,7 +88,13 @@ impl World {
                 bring_data(&mut fork, ix);
             }
             let after = fork.sets().0;
-            if after != before {
+            // What waits in vain is forgotten after half an hour: parts that come hours apart, from relays that are
+            // reconciled hours apart, do not meet.
+            if matches!(verdict, Verdict::Hold(_)) && self.nodes[node].judged.contains(ix) {
+                before = after;
+                continue;
+            }
+            if after != before && self.is_for_good(node, &fork) {
                 let new: Vec<_> = after.difference(&before).filter_map(|id| corpus().ix(id)).collect();
                 let gone: Vec<_> = before.difference(&after).filter_map(|id| corpus().ix(id)).collect();
                 let detail = format!(
@@ -98,6 +105,16 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Whether something is served that stays when all that waits in vain is gone.
+    fn is_for_good(&self, node: usize, fork: &House) -> bool {
+        let later = |house: &House| {
+            let mut later = house.fork();
+            later.advance(limits::PURGATORY_SECS + 60);
+            later.sets().0
+        };
+        later(fork) != later(&self.nodes[node].house)
     }
 
     /// Nothing else is served: a fresh registrar that hears everything this one ever heard, again and again until
@@ -123,7 +140,18 @@ impl World {
         };
         let admitted = |id: &EventId| before.contains(id) || other.contains(id);
         let strange = |ix: &Ix| !admitted(&corpus().event(*ix).id) && !stays(ix);
-        let extra: Vec<Ix> = served.into_iter().filter(strange).collect();
+        let mut extra: Vec<Ix> = served.iter().copied().filter(strange).collect();
+        if !extra.is_empty() {
+            // A newer version that waited in vain is forgotten, and then the older one may come. A deletion of what was not
+            // here yet is refused, and nobody has to ask for it again if it is gone.
+            let vain = |ix: Ix| {
+                let rival = extra.iter().any(|old| corpus().rivals(*old).contains(ix));
+                !served.contains(&ix) && (rival || is_removal(corpus().event(ix).kind))
+            };
+            all.retain(|(event, _)| corpus().ix(&event.id).is_none_or(|ix| !vain(ix)));
+            let without = self.fresh(node, &all).sets().0;
+            extra.retain(|ix| !without.contains(&corpus().event(*ix).id));
+        }
         if !extra.is_empty() {
             self.break_law(Broken::new("nothing else is served", {
                 let kinds: Vec<u16> = extra.iter().map(|ix| corpus().event(*ix).kind).collect();
@@ -139,9 +167,10 @@ impl World {
         fresh.be_lawless(true);
         fresh.set_now(house.now());
         // What takes things away comes last: what was said about them may stay.
-        let kept = |offer: &&(Arc<Signed>, Source)| !matches!(offer.0.kind, kinds::DELETION | kinds::VANISH);
+        let kept = |offer: &&(Arc<Signed>, Source)| !is_removal(offer.0.kind);
         let mut now: Vec<_> = all.iter().filter(kept).cloned().collect();
-        let mut before = BTreeSet::new();
+        // What waits counts, too: what needs it may have come before it.
+        let mut before = (BTreeSet::new(), BTreeSet::new());
         loop {
             fresh.submit_all(&now);
             for (id, _) in fresh.memory().held() {
@@ -149,7 +178,7 @@ impl World {
                     bring_data(&mut fresh, ix);
                 }
             }
-            let after = fresh.sets().0;
+            let after = fresh.sets();
             if after == before && now.len() == all.len() {
                 return fresh;
             }
@@ -172,10 +201,11 @@ impl World {
             let overfull = !self.overfull(node, relay, &wish).is_empty();
             let fine = match link.status {
                 Status::Connected => !overfull,
-                Status::ConnectedHistoricSyncFailures => overfull,
+                Status::ConnectedHistoricSyncFailures => overfull || self.is_unclear(node, relay, &wish),
                 _ => false,
             };
-            if link.queued > 0 {
+            // The next reconciliation may have begun.
+            if link.queued > 0 && !link.daily {
                 let detail = format!("node {node}, {url}: {} are left", link.queued);
                 self.break_law(Broken::new("everything that is wanted is asked for in the end", detail));
                 return;
@@ -188,14 +218,31 @@ impl World {
         }
     }
 
-    /// The events of values that have more of them in one second than a page of this relay takes, if it cannot reconcile:
-    /// nobody can be sure to have all of them.
+    /// The events of values that have more of them in one second than a page of this relay takes, and more than it
+    /// compares: nobody can be sure to have all of them.
     fn overfull(&mut self, node: usize, relay: usize, wish: &Bits) -> Bits {
         let persona = &self.relays[relay].persona;
-        if persona.negentropy == Negentropy::Spoken && self.nodes[node].config.negentropy {
-            return Bits::default();
-        }
-        let cap = persona.cap.min(500);
+        let compared = if self.compares(node, relay) { persona.most_records } else { 0 };
+        let cap = persona.cap.min(500).max(compared + 1);
+        let mut overfull = Bits::default();
+        let seconds = self.seconds(relay, wish);
+        seconds.into_iter().filter(|events| events.len() >= cap).for_each(|events| overfull.extend(&events));
+        overfull
+    }
+
+    /// Whether a page that is full of one second looks as if it had been cut, although it was not: nobody can tell, unless
+    /// the relay says so or had a larger one.
+    fn is_unclear(&self, node: usize, relay: usize, wish: &Bits) -> bool {
+        let clear = self.relays[relay].persona.says_more || self.compares(node, relay);
+        !clear && self.seconds(relay, wish).iter().any(|events| events.len() >= limits::PAGE_FLOOR)
+    }
+
+    fn compares(&self, node: usize, relay: usize) -> bool {
+        self.relays[relay].persona.negentropy == Negentropy::Spoken && self.nodes[node].config.negentropy
+    }
+
+    /// The events of each value in each second.
+    fn seconds(&self, relay: usize, wish: &Bits) -> Vec<Bits> {
         let mut seconds: BTreeMap<(u64, &str, u8), Bits> = BTreeMap::new();
         for ix in self.relays[relay].shown(self.now).and(wish).iter() {
             let event = corpus().event(ix);
@@ -203,8 +250,10 @@ impl World {
                 seconds.entry((event.created_at.0, value, letter)).or_default().insert(ix);
             }
         }
-        let mut overfull = Bits::default();
-        seconds.values().filter(|events| events.len() >= cap).for_each(|events| overfull.extend(events));
-        overfull
+        seconds.into_values().collect()
     }
+}
+
+fn is_removal(kind: u16) -> bool {
+    matches!(kind, kinds::DELETION | kinds::VANISH)
 }

@@ -64,6 +64,10 @@ pub struct Node {
     pub unsettled: bool,
     /// Whether its disk is very slow.
     pub slow: bool,
+    /// Relays that were ever asked in turn for what had no place among their subscriptions.
+    pub polls: BTreeSet<String>,
+    /// Since when something waits to be asked for, by place.
+    pub waiting: BTreeMap<String, Time>,
     /// The most that rows can claim by place, until something comes.
     pub claims: BTreeMap<String, Bits>,
 }
@@ -106,6 +110,8 @@ impl Node {
             offered: Bits::default(),
             unsettled: false,
             slow: false,
+            polls: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             claims: BTreeMap::new(),
         }
     }
@@ -158,6 +164,7 @@ impl Node {
         self.writing.clear();
         self.rows.crash();
         self.told = 0;
+        self.waiting.clear();
         self.dialling.clear();
         self.leaving.clear();
         self.alarms = [None, None];

@@ -64,6 +64,10 @@ pub struct Persona {
     pub document: Document,
     /// It is a GRASP server.
     pub grasp: bool,
+    /// By how many seconds its clock is wrong.
+    pub skew: i64,
+    /// It ends connections that are not read.
+    pub impatient: bool,
 }
 
 /// Whether a relay reconciles.
@@ -183,6 +187,8 @@ impl Persona {
             mute: false,
             document: Document::True,
             grasp: false,
+            skew: 0,
+            impatient: false,
         }
     }
 
@@ -236,6 +242,7 @@ impl Persona {
             self.filters = self.filters.max(10);
             self.message = self.message.max(128 * 1024);
         }
+        self.impatient = chance.one_in(4);
         if chance.one_in(10) {
             self.most_records = 40;
         }
@@ -251,7 +258,7 @@ impl Persona {
 
     /// One bad habit.
     pub fn habit(&mut self, chance: &mut Chance, authors: &[PublicKey]) {
-        match chance.below(16) {
+        match chance.below(17) {
             0 => self.eose = Eose::Never,
             1 => self.eose = Eose::Twice,
             2 => self.eose = Eose::Early,
@@ -266,6 +273,7 @@ impl Persona {
             12 => self.restless = (20 + chance.draw() % 3_600) * 1_000,
             13 => self.document = if chance.one_in(2) { Document::Boastful } else { Document::Fickle },
             14 => self.closed_shop = true,
+            15 => self.skew = chance.draw() as i64 % 86_400,
             _ => self.mute = chance.one_in(3),
         }
     }
@@ -285,6 +293,7 @@ impl Persona {
         self.gone = false;
         self.mute = false;
         self.closed_shop = false;
+        self.skew = 0;
         self.latency = honest.latency;
         if matches!(self.document, Document::Boastful | Document::Fickle) {
             self.document = Document::True;

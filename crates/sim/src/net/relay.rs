@@ -99,7 +99,7 @@ impl Relay {
     /// What it would show to anybody who asks for everything.
     #[must_use]
     pub fn shown(&self, now: Time) -> Bits {
-        let visible = self.book.visible(now);
+        let visible = self.book.visible(now, self.persona.skew);
         match &self.persona.censored {
             Some(author) => visible.without(&corpus().by(author)),
             None => visible,

@@ -21,6 +21,9 @@ use super::trace::Trace;
 use super::wire::Frame;
 use crate::chance::Chance;
 
+/// Milliseconds after which a relay ends a connection that is not read.
+const KICK: Time = 10_000;
+
 /// What can happen.
 #[derive(Debug)]
 pub enum Happening {
@@ -316,7 +319,7 @@ impl World {
             }
         };
         if matches!(heard, Heard::Event(_, _, Standing::New)) && !self.nodes[node].take_permit(session) {
-            self.conns[id.0].stalled = true;
+            self.stall(id);
             return;
         }
         let conn = &mut self.conns[id.0];
@@ -326,6 +329,15 @@ impl World {
             self.queue.plan((*at).max(now), Happening::Arrives(id));
         }
         self.tell(node, Input::Heard(session, heard));
+    }
+
+    /// A connection is not read until there is a permit. Some relays do not wait for that.
+    fn stall(&mut self, id: ConnId) {
+        let conn = &mut self.conns[id.0];
+        conn.stalled = true;
+        if self.relays[conn.relay].persona.impatient {
+            self.after(KICK, Happening::Fault(Box::new(Fault::Kick(id))));
+        }
     }
 
     /// Lets connections be read again for which there was no permit.

@@ -1,6 +1,7 @@
 //! The sync machine in simulated worlds: laws after every step, convergence in the end, and the proof that the laws bite.
 
 mod crowd;
+mod habits;
 mod mutations;
 mod replay;
 mod scenarios;

@@ -167,12 +167,15 @@ fn daily_sync() {
     let mut script = caught_up();
     script.pass(24 * HOUR + 21 * MINUTE).answer().pass(MINUTE).state().reads(
         r#"
-        1d 00:21:05.300   REQ 6 {kinds[30617], limit 500} {kinds[30618], limit 500}
+        1d 00:21:05.300   REQ 6 {kinds[30617], limit 500}
         1d 00:21:05.300   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
         1d 00:21:10.400 > EOSE 6
         1d 00:21:10.400   CLOSE 6
+        1d 00:21:10.400   REQ 8 {kinds[30618], limit 500}
         1d 00:21:10.400 > EOSE 7
         1d 00:21:10.400   CLOSE 7
+        1d 00:21:10.400 > EOSE 8
+        1d 00:21:10.400   CLOSE 8
         1d 00:21:10.400   caught up by Daily: 0 events, whole
         1d 00:22:10.400 = wss://r1.example Connected, Healthy
         "#,

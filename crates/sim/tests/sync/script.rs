@@ -1,15 +1,19 @@
 //! A machine that is told facts at given times and writes down what it wants, so that a scenario can be read.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use grasp_core::machine::Machine;
-use grasp_core::nostr::event::{Coordinate, EventId};
-use grasp_core::nostr::{PublicKey, kinds};
+use grasp_core::nostr::event::{Coordinate, Event, EventId};
+use grasp_core::nostr::negentropy::{Item, ItemSet, respond};
+use grasp_core::nostr::{Filter, PublicKey, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{
-    Arrived, Followed, Heard, Input, LocalIds, Loss, Note, Output, Root, Say, Seq, Session, SubId,
+    Arrived, Followed, Heard, Input, Judgement, LocalIds, Loss, Note, Output, Restored, Root, Say, Seq, Session,
+    Standing, SubId, Ticket,
 };
+use grasp_core::sync::peer::Peer;
 use grasp_core::sync::terms::Terms;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_core::time::{Moment, Now, Timestamp};
@@ -34,9 +38,17 @@ pub(crate) struct Script {
     /// The newest attempt, the questions, and the requests that are open.
     session: Session,
     rooted: Vec<RepoId>,
-    open: Vec<SubId>,
-    negs: Vec<SubId>,
+    open: Vec<(SubId, Vec<Filter>)>,
+    negs: Vec<(SubId, Filter, Vec<u8>)>,
     numbers: Vec<SubId>,
+    /// Events that are here, and what the relay has for whatever it is asked.
+    here: Vec<Item>,
+    there: Vec<Arc<Event>>,
+    /// The largest page of the relay.
+    cap: usize,
+    /// What waits for a verdict, and whether that comes at once.
+    tickets: Vec<Ticket>,
+    judges: bool,
     /// Another relay that answers everything at once, so that failures are not ours.
     steady: Option<Session>,
 }
@@ -63,6 +75,25 @@ fn repo() -> RepoId {
     RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("thing").expect("a name") }
 }
 
+/// An event of the relay.
+fn event(nth: u8, secs_ago: u64) -> Arc<Event> {
+    let (id, pubkey, created_at) = (EventId([nth; 32]), PublicKey([9; 32]), Timestamp(WALL - secs_ago));
+    Arc::new(Event { id, pubkey, created_at, kind: 1111, tags: vec![], content: String::new(), sig: [nth; 64] })
+}
+
+/// An event, as it is compared.
+fn item(event: &Event) -> Item {
+    Item { created_at: event.created_at.0, id: event.id.0 }
+}
+
+/// Whether a filter asks for an event: all of them refer to the repository and to its issues.
+fn fits(filter: &Filter, item: &Item) -> bool {
+    let named = filter.ids.as_ref().is_some_and(|ids| ids.contains(&EventId(item.id)));
+    let about = filter.tags.iter().any(|(letter, _)| b"ae".contains(letter));
+    let since = filter.since.is_none_or(|since| item.created_at >= since.0);
+    (named || about) && since && filter.until.is_none_or(|until| item.created_at <= until.0)
+}
+
 impl Script {
     pub(crate) fn new(config: SyncConfig) -> Self {
         Self {
@@ -75,6 +106,11 @@ impl Script {
             open: Vec::new(),
             negs: Vec::new(),
             numbers: Vec::new(),
+            here: Vec::new(),
+            there: Vec::new(),
+            cap: 500,
+            tickets: Vec::new(),
+            judges: false,
             steady: None,
         }
     }
@@ -113,16 +149,29 @@ impl Script {
                 }
                 Output::Note(note) if format!("{note:?}").contains(STEADY) => continue,
                 Output::Dial(session, _) => self.session = *session,
-                Output::AskIds(ask, _) => {
-                    // Nothing is here.
-                    let ids = LocalIds { items: vec![], down_to: None };
-                    self.syncer.handle(self.now(), Input::Ids(*ask, ids));
+                Output::AskIds(ask, filter) => {
+                    let items = self.here.iter().filter(|item| fits(filter, item)).copied().collect();
+                    self.syncer.handle(self.now(), Input::Ids(*ask, LocalIds { items, down_to: None }));
                     continue;
                 }
+                Output::AskMissing(ask, ids) => {
+                    let missing = ids.iter().filter(|id| !self.here.iter().any(|item| item.id == id.0));
+                    let missing = missing.copied().collect();
+                    self.syncer.handle(self.now(), Input::Missing(*ask, missing));
+                    continue;
+                }
+                Output::Submit(submission) if self.judges => {
+                    self.here.push(item(&submission.event));
+                    self.syncer.handle(self.now(), Input::Judged(submission.ticket, Judgement::Stored));
+                    continue;
+                }
+                Output::Submit(submission) => self.tickets.push(submission.ticket),
                 Output::AskRoots(repo) => self.rooted.push(repo.clone()),
-                Output::Say(_, Say::Req(sub, _)) => self.open.push(*sub),
-                Output::Say(_, Say::NegOpen(sub, ..)) => self.negs.push(*sub),
-                Output::Say(_, Say::Close(sub)) => self.open.retain(|open| open != sub),
+                Output::Say(_, Say::Req(sub, filters)) => self.open.push((*sub, filters.clone())),
+                Output::Say(_, Say::NegOpen(sub, filter, message)) => {
+                    self.negs.push((*sub, filter.clone(), message.clone()));
+                }
+                Output::Say(_, Say::Close(sub)) => self.open.retain(|(open, _)| open != sub),
                 Output::Remember(_) => continue,
                 _ => {}
             }
@@ -153,6 +202,11 @@ impl Script {
             }
             Output::Note(Note::RateLimited(_, text, secs)) => format!("rate-limited for {secs} s: {text}"),
             Output::Note(Note::Dead(..)) => "dead".to_owned(),
+            Output::Note(Note::Parked(_, text)) => format!("parked: {text}"),
+            Output::Note(Note::IsSelf(_)) => "that is ourselves".to_owned(),
+            Output::Note(Note::PassFailed(_, why)) => format!("failed: {why}"),
+            Output::Submit(submission) => format!("submit #{:02x} via {:?}", submission.event.id.0[0], submission.via),
+            Output::Release(_) => return None,
             Output::Note(Note::CaughtUp { via, events, whole, .. }) => {
                 format!("caught up by {via:?}: {events} events, {}", if *whole { "whole" } else { "not whole" })
             }
@@ -240,6 +294,85 @@ impl Script {
         self
     }
 
+    /// The newest attempt succeeds, and the relay shows our own instance.
+    pub(crate) fn up_as_ourselves(&mut self) -> &mut Self {
+        self.tell("up: instance me", Input::Up(self.session, Terms::parse(r#"{"instance":"me"}"#)));
+        self
+    }
+
+    /// What an earlier life has written down.
+    pub(crate) fn restored(&mut self, peer: Peer) -> &mut Self {
+        self.tell(&format!("restored {}", peer.url), Input::Restored(Restored::Peer(Box::new(peer))));
+        self
+    }
+
+    /// So many seconds of the script as wall time.
+    pub(crate) fn wall(secs: u64) -> Timestamp {
+        Timestamp(WALL + secs)
+    }
+
+    /// An event is here.
+    pub(crate) fn has(&mut self, nth: u8, secs_ago: u64) -> &mut Self {
+        self.here.push(Item { created_at: WALL - secs_ago, id: [nth; 32] });
+        self
+    }
+
+    /// The relay has events, of which it sends so many at once.
+    pub(crate) fn relay_has(&mut self, cap: usize, events: impl IntoIterator<Item = (u8, u64)>) -> &mut Self {
+        self.cap = cap;
+        self.there = events.into_iter().map(|(nth, secs_ago)| event(nth, secs_ago)).collect();
+        self
+    }
+
+    /// The relay refuses everything that is open.
+    pub(crate) fn refuse(&mut self, text: &str) -> &mut Self {
+        for (sub, _) in std::mem::take(&mut self.open) {
+            let number = self.number(sub);
+            self.heard(&format!("CLOSED {number} {text}"), Heard::Closed(sub, text.to_owned()));
+        }
+        self
+    }
+
+    /// The relay says that it has sent everything that is asked for, and sends it then.
+    pub(crate) fn end_and_send(&mut self) -> &mut Self {
+        for (sub, filters) in std::mem::take(&mut self.open) {
+            let number = self.number(sub);
+            self.heard(&format!("EOSE {number}"), Heard::Eose(sub, None));
+            self.send(sub, &filters);
+        }
+        self
+    }
+
+    /// From now on everything that is submitted is served at once.
+    pub(crate) fn judging(&mut self) -> &mut Self {
+        self.judges = true;
+        self
+    }
+
+    /// Everything that was submitted is served.
+    pub(crate) fn judged(&mut self) -> &mut Self {
+        for ticket in std::mem::take(&mut self.tickets) {
+            self.tell("served", Input::Judged(ticket, Judgement::Stored));
+        }
+        self
+    }
+
+    /// Sends what a request is about, as far as a page reaches.
+    fn send(&mut self, sub: SubId, filters: &[Filter]) {
+        let wanted =
+            |event: &&Arc<Event>| filters.iter().any(|filter| filter.limit != Some(0) && fits(filter, &item(event)));
+        let page: Vec<Arc<Event>> = self.there.iter().filter(wanted).take(self.cap).cloned().collect();
+        if !page.is_empty() {
+            let number = self.number(sub);
+            self.line(&format!("> {number}: {} events", page.len()));
+        }
+        for event in page {
+            let known = self.here.iter().any(|item| item.id == event.id.0);
+            let standing = if known { Standing::Known } else { Standing::New };
+            self.heard("", Heard::Event(sub, event, standing));
+        }
+    }
+
     pub(crate) fn down(&mut self, loss: Loss) -> &mut Self {
         self.steady_pong();
         self.tell(&format!("down: {loss:?}"), Input::Down(self.session, loss));
@@ -258,13 +391,20 @@ impl Script {
             if open.is_empty() && negs.is_empty() {
                 break;
             }
-            for sub in open {
+            for (sub, filters) in open {
+                self.send(sub, &filters);
                 let number = self.number(sub);
                 self.heard(&format!("EOSE {number}"), Heard::Eose(sub, None));
             }
-            for sub in negs {
+            for (sub, filter, message) in negs {
                 let number = self.number(sub);
-                self.heard(&format!("NEG-ERR {number}"), Heard::NegErr(sub, "closed: nothing".to_owned(), None));
+                if self.there.is_empty() {
+                    self.heard(&format!("NEG-ERR {number}"), Heard::NegErr(sub, "closed: nothing".to_owned(), None));
+                    continue;
+                }
+                let items = self.there.iter().map(|event| item(event)).filter(|item| fits(&filter, item)).collect();
+                let reply = respond(&ItemSet::seal(items), &message, 60_000).expect("a good message");
+                self.heard(&format!("NEG-MSG {number}"), Heard::NegMsg(sub, reply));
             }
         }
         self

@@ -99,7 +99,7 @@ fn a_full_second_is_divided_by_values_then_authors_then_kinds() {
                 assert!(parts.iter().all(|part| part.until == Some(Timestamp(70)) && part.since == Some(Timestamp(5))));
                 waiting.extend(parts);
             }
-            PageTurn::SteppedOver => {
+            PageTurn::SteppedOver(_) => {
                 assert_eq!(pages.cursor(), Some(Timestamp(69)));
                 leaves.push(pages.request());
             }
@@ -121,7 +121,7 @@ fn stepping_over_the_oldest_second_is_the_end() {
             (0..30).for_each(|nth| pages.heard(id(nth), second));
             turns.push(pages.ended(None, &mut cap));
         }
-        assert_eq!(turns, [PageTurn::Next, PageTurn::SteppedOver, PageTurn::Done]);
+        assert_eq!(turns, [PageTurn::Next, PageTurn::SteppedOver(second), PageTurn::Done]);
     }
 }
 
@@ -163,7 +163,7 @@ fn a_relay_that_always_promises_more_is_given_up() {
     for _ in 0..limits::MAX_PAGES {
         pages.heard(id(1), pages.cursor().expect("a cursor"));
         match pages.ended(Some(More::More), &mut cap) {
-            PageTurn::Next | PageTurn::SteppedOver => {}
+            PageTurn::Next | PageTurn::SteppedOver(_) => {}
             turn => return assert_eq!((turn, pages.pages()), (PageTurn::GaveUp, limits::MAX_PAGES)),
         }
     }
@@ -186,7 +186,7 @@ fn nonsense_always_ends() {
             let more = [None, Some(More::More), None][rng.below(3)];
             match pages.ended(more, &mut cap) {
                 PageTurn::Done | PageTurn::GaveUp => {}
-                PageTurn::Next | PageTurn::SteppedOver => waiting.push_back(pages),
+                PageTurn::Next | PageTurn::SteppedOver(_) => waiting.push_back(pages),
                 PageTurn::Split(parts) => waiting.extend(parts.into_iter().map(|part| Pages::new(part, 40, None))),
             }
         }
@@ -278,7 +278,7 @@ fn an_honest_relay_is_heard_in_whole() {
                 match pages.ended(more, &mut cap) {
                     PageTurn::Done => {}
                     PageTurn::Next => waiting.push_back(pages),
-                    PageTurn::SteppedOver => {
+                    PageTurn::SteppedOver(_) => {
                         over += 1;
                         waiting.push_back(pages);
                     }
@@ -318,7 +318,7 @@ fn pages_below_the_floor_are_full_only_if_they_are_what_was_asked_for() {
             found.iter().for_each(|event| pages.heard(event.id, event.created_at));
             match pages.ended(more, &mut cap) {
                 PageTurn::Done => break,
-                turn => assert!(matches!(turn, PageTurn::Next | PageTurn::SteppedOver)),
+                turn => assert!(matches!(turn, PageTurn::Next | PageTurn::SteppedOver(_))),
             }
         }
         assert_eq!(heard > 7, whole);

@@ -1,9 +1,16 @@
 //! How much a machine may keep: the constants of `limits.rs`, looked at from time to time.
 
 use grasp_core::limits;
+use grasp_core::sync::View;
+use grasp_core::sync::link::Status;
 
 use super::Broken;
+use crate::net::persona::Eose;
+use crate::net::queue::{HOUR, Time};
 use crate::net::world::World;
+
+/// What is new is asked for within so many milliseconds of a relay that takes it.
+const SOON: Time = HOUR;
 
 impl World {
     /// Looks at what a node's machine keeps.
@@ -22,6 +29,7 @@ impl World {
                 self.break_law(Broken::new("what is kept is bounded", format!("{count} {what} of {most}")));
             }
         }
+        self.inspect_waiting(node, &view);
         for link in &view.links {
             let slots = limits::MAX_SYNC_SLOTS as usize;
             if link.subscriptions.0 + link.subscriptions.1 > slots || link.covered > link.repositories {
@@ -29,5 +37,24 @@ impl World {
                 self.break_law(Broken::new("what is kept is bounded", detail));
             }
         }
+    }
+
+    /// What is new does not wait for the next reconciliation.
+    fn inspect_waiting(&mut self, node: usize, view: &View) {
+        let now = self.now;
+        let mut waiting = std::mem::take(&mut self.nodes[node].waiting);
+        waiting.retain(|place, _| view.links.iter().any(|link| link.url.place() == place));
+        for link in &view.links {
+            let relay = self.relay_at(&link.url).map(|relay| &self.relays[relay].persona);
+            let takes = relay.is_some_and(|it| it.rate.is_none() && !it.mute && it.eose != Eose::Never);
+            let waits = link.status == Status::Connected && link.queued > 0 && !link.daily && takes;
+            if !waits || self.nodes[node].slow {
+                waiting.remove(link.url.place());
+            } else if *waiting.entry(link.url.place().to_owned()).or_insert(now) + SOON <= now {
+                let detail = format!("node {node}, {}: {} are left", link.url, link.queued);
+                self.break_law(Broken::new("what is new is asked for soon", detail));
+            }
+        }
+        self.nodes[node].waiting = waiting;
     }
 }

@@ -11,9 +11,12 @@ use grasp_core::sync::io::{Arrived, Heard, Judgement, Session, Standing, Submiss
 use super::Verdicts;
 use crate::net::bits::Bits;
 use crate::net::corpus::{Ix, corpus};
+use crate::net::queue::{DAY, Time};
 
 /// An event may be verified so often before something that it depends on comes.
 const MOST_VERIFIED: u32 = 2;
+/// So long is remembered what was refused; see [`RefusedConfig`](grasp_core::sync::refused::RefusedConfig).
+const MEMORY: Time = 6 * DAY;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights {
@@ -22,7 +25,7 @@ pub(super) struct Flights {
     in_flight: BTreeMap<(Ix, bool), Ticket>,
     /// What was last told to be known, by session.
     known: BTreeSet<(Session, EventId)>,
-    verified: BTreeMap<Ix, u32>,
+    verified: BTreeMap<Ix, (u32, Time)>,
 }
 
 impl Flights {
@@ -46,7 +49,7 @@ impl Flights {
         }
     }
 
-    pub(super) fn submitted(&mut self, verdicts: &mut Verdicts, submission: &Submission) {
+    pub(super) fn submitted(&mut self, verdicts: &mut Verdicts, now: Time, submission: &Submission) {
         let Submission { ticket, event, session, .. } = submission;
         let Some(ix) = corpus().ix(&event.id) else { return };
         verdicts.hold(self.newest.is_none_or(|newest| newest < *ticket), "tickets are new", || format!("{ticket:?}"));
@@ -58,7 +61,11 @@ impl Flights {
         verdicts.hold(other.is_none(), "what is in flight is not submitted again", || format!("ix {ix}: {other:?}"));
         self.tickets.insert(*ticket, (ix, genuine));
         if genuine {
-            let times = self.verified.entry(ix).or_default();
+            let (times, last) = self.verified.entry(ix).or_default();
+            if now > *last + MEMORY {
+                *times = 0;
+            }
+            *last = now;
             *times += 1;
             verdicts
                 .hold(*times <= MOST_VERIFIED, "an event is verified twice at most", || format!("ix {ix}: {times}"));

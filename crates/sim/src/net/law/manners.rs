@@ -28,6 +28,8 @@ const PASS: Time = 60 * SECOND;
 /// Requests of one pass. The largest of these worlds has 20 repositories with 240 roots: five tags each, ten values a
 /// filter and a page and a fetch for each make 300.
 const MOST_A_PASS: u64 = 300;
+/// Requests of one day for what has no place among the subscriptions: every five minutes a part of it, with seven filters.
+const MOST_IN_TURN: u64 = 24 * 12 * 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Manners {
@@ -86,19 +88,24 @@ struct Place {
     quiet_until: Option<Time>,
     day: Time,
     requests: u64,
+    /// Those of them that ask for what is new since a while.
+    in_turn: u64,
     passes: u64,
     /// When the last pass began.
     pass_at: Option<Time>,
     /// What made more of them necessary: connections, parts that failed, wishes of the operator.
     reasons: u64,
+    /// Those of them that are parts that failed.
+    failed: u64,
 }
 
 impl Place {
     fn on(&mut self, now: Time) -> &mut Self {
         let day = now / DAY;
         if self.day != day {
-            // What failed yesterday is owed today.
-            let (quiet_until, pass_at, reasons) = (self.quiet_until, self.pass_at, self.reasons.min(12));
+            // What failed yesterday is owed today, and so is what a short absence could not see. A calm day has no reasons.
+            let reasons = self.failed.min(u64::from(limits::SYNC_OWED_TRIES)) + u64::from(self.reasons > 0);
+            let (quiet_until, pass_at) = (self.quiet_until, self.pass_at);
             *self = Self { quiet_until, day, pass_at, reasons, ..Self::default() };
         }
         self
@@ -114,6 +121,12 @@ impl Manners {
     /// Something happened for which a relay may be asked once more.
     pub(super) fn reason(&mut self, now: Time, place: &str) {
         self.places.entry(place.to_owned()).or_default().on(now).reasons += 1;
+    }
+
+    /// Part of the history could not be had: it is asked for again.
+    pub(super) fn failed(&mut self, now: Time, place: &str) {
+        self.reason(now, place);
+        self.places.entry(place.to_owned()).or_default().failed += 1;
     }
 
     pub(super) fn down(&mut self, session: Session) {
@@ -245,14 +258,16 @@ impl Manners {
         });
         let place = place.on(now);
         place.requests += 1;
+        place.in_turn += u64::from(!live && filters.iter().all(|filter| filter.since.is_some()));
         if !live && filters.iter().any(begins_a_pass) && place.pass_at.is_none_or(|at| now >= at + PASS) {
             place.pass_at = Some(now);
             place.passes += 1;
         }
         self.most = (self.most.0.max(place.requests), self.most.1.max(place.passes));
-        let Place { requests, passes, reasons, .. } = *place;
+        let Place { requests, in_turn, passes, reasons, .. } = *place;
         verdicts.hold(passes <= PASSES_A_DAY + reasons, "few full passes a day", || format!("{passes}, {reasons}"));
-        verdicts.hold(requests <= (PASSES_A_DAY + reasons) * MOST_A_PASS, "few requests a day", || {
+        let rest = requests - in_turn.min(MOST_IN_TURN);
+        verdicts.hold(rest <= (PASSES_A_DAY + reasons) * MOST_A_PASS, "few requests a day", || {
             format!("{requests}, {reasons}")
         });
     }

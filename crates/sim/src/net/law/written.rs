@@ -19,6 +19,10 @@ const OVERLAP: Time = 15 * 60 * SECOND;
 impl World {
     /// Rows of a node have been written.
     pub(in crate::net) fn check_rows(&mut self, node: usize, written: &[Peer]) {
+        if let Some(view) = self.nodes[node].syncer.as_ref().map(|syncer| syncer.view()) {
+            let polled = view.links.iter().filter(|link| link.polled > 0).map(|link| link.url.place().to_owned());
+            self.nodes[node].polls.extend(polled);
+        }
         for peer in written {
             let Some(covered) = peer.covered.filter(|covered| !covered.failed) else { continue };
             if let Some(detail) = self.unjudged(node, peer, &covered) {
@@ -78,6 +82,8 @@ impl World {
             };
             // Where a live subscription can only be had with `since`, it does not see what is older.
             let unseen = self.relays[relay].persona.zero == Zero::OneToo && made + OVERLAP < at(came);
+            // The same where it has no place among the subscriptions and is asked for in turn.
+            let unseen = unseen || (self.nodes[node].polls.contains(peer.url.place()) && made + OVERLAP < at(came));
             if unseen || gaps.iter().any(excused) {
                 continue;
             }

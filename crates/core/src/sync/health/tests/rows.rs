@@ -20,8 +20,9 @@ fn a_row_carries_everything_over() {
     let (next, now) = reborn(&health, at(when));
     assert_eq!(next.row(now), row);
     assert_eq!(next.status(now), Status::RateLimited);
-    assert_eq!(next.status(at(65)), Status::Dead);
-    assert_eq!(next.next_dial(), moment(row.next_retry_at.expect("a day away").0 - now.wall.0));
+    // A second more than the row says: it has whole ones.
+    assert_eq!((next.status(at(65)), next.status(at(66))), (Status::RateLimited, Status::Dead));
+    assert_eq!(next.next_dial(), moment(row.next_retry_at.expect("a day away").0 - now.wall.0 + 1));
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn strikes_survive_a_restart_but_not_a_calm_time() {
     let mut health = fresh();
     health.limited(at(0));
     let row = health.row(at(0));
-    for (secs, strikes, quiet) in [(0, 1, Some(65)), (100, 1, Some(0)), (364, 1, Some(0)), (365, 0, None)] {
+    for (secs, strikes, quiet) in [(0, 1, Some(66)), (100, 1, Some(0)), (364, 1, Some(0)), (365, 0, None)] {
         let boot = Now { mono: Moment(0), wall: Timestamp(WALL + secs) };
         let health = Health::new(BackoffConfig::default(), &row, boot);
         assert_eq!((health.strikes, health.quiet_until()), (strikes, quiet.map(moment)), "{secs}");

@@ -1,0 +1,102 @@
+//! What is written down of relays, what comes back of it, and what the operator wants of them.
+
+use std::collections::BTreeMap;
+
+use super::flaw::Flaw;
+use super::io::{Order, Output, Restored, Row, RowKey};
+use super::link::Link;
+use super::peer::{self, Peer};
+use super::url::RelayUrl;
+use super::{Syncer, health};
+use crate::limits;
+use crate::time::Now;
+
+impl Syncer {
+    pub(super) fn restore(&mut self, restored: Restored) {
+        match restored {
+            Restored::Peer(peer) => drop(self.rows.insert(peer.url.place().to_owned(), *peer)),
+            Restored::Refused(row) => self.refused.restore(row, self.now),
+        }
+    }
+
+    /// Writes down what has changed of relays.
+    pub(super) fn save(&mut self) {
+        self.save_at = None;
+        let now = self.now;
+        let epoch = self.config.epoch;
+        // A relay that was merely heard has a newer time in its row, so that a crash costs a quick reconnect.
+        let heard = |link: &Link| {
+            link.up().is_some()
+                && link.heard.map(|heard| heard.mono) > link.saved.map(|at| at.plus_secs(limits::SYNC_HEARD_SECS))
+        };
+        let forgetful = self.flawed(Flaw::FlightForgotten);
+        let unjudged = if forgetful { BTreeMap::new() } else { self.flights.unjudged() };
+        for link in self.links.values_mut().filter(|link| link.unsaved || heard(link)) {
+            link.unsaved = false;
+            link.saved = Some(now.mono);
+            link.count_time(now);
+            let peer = link.row(now, epoch, &self.wants, unjudged.get(&link.id).copied());
+            self.out.push_back(Output::Remember(Row::Peer(Box::new(peer))));
+        }
+    }
+
+    /// Wants everything written down that is known of relays: the process is about to end.
+    pub fn save_all(&mut self, now: Now) {
+        self.now = now;
+        for link in self.links.values_mut() {
+            link.unsaved = true;
+        }
+        self.save();
+    }
+
+    pub(super) fn order(&mut self, order: &Order) {
+        let url = match order {
+            Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url) => {
+                url
+            }
+        };
+        let now = self.now;
+        let Some(id) = self.places.get(url.place()).copied() else { return self.order_row(order, url) };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        match order {
+            Order::Retry(_) => {
+                link.health.unpark();
+                link.health.retry_now(now);
+            }
+            Order::Pause(_) => link.paused = true,
+            Order::Resume(_) => link.paused = false,
+            Order::Forget(_) => {
+                link.learned = peer::Learned::default();
+                link.totals = peer::Totals::default();
+                link.health = health::Health::new(self.config.backoff, &peer::HealthRow::default(), now);
+                link.announced = false;
+                link.restored = None;
+                link.is_self = false;
+            }
+            Order::Reconcile(_) => link.next_full = now.mono,
+        }
+        link.unsaved = true;
+        if let Order::Pause(_) | Order::Forget(_) = order {
+            self.hang_up(id);
+        }
+        self.restless.insert(id);
+    }
+
+    /// The operator wants something of a relay that nobody wants now: it counts when somebody does again.
+    pub(super) fn order_row(&mut self, order: &Order, url: &RelayUrl) {
+        match order {
+            Order::Pause(_) | Order::Resume(_) => {
+                let new = || Peer { url: url.clone(), wanted_at: self.now.wall, ..Peer::default() };
+                let row = self.rows.entry(url.place().to_owned()).or_insert_with(new);
+                row.paused = matches!(order, Order::Pause(_));
+                self.out.push_back(Output::Remember(Row::Peer(Box::new(row.clone()))));
+            }
+            Order::Forget(_) => {
+                if let Some(row) = self.rows.remove(url.place()) {
+                    self.out.push_back(Output::Forget(RowKey::Peer(row.url)));
+                }
+            }
+            Order::Retry(_) | Order::Reconcile(_) => {}
+        }
+    }
+}
