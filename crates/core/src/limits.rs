@@ -736,6 +736,10 @@ pub const HUNT_GRAVES: usize = 4_096;
 /// Places of such a quarry that are remembered.
 pub const HUNT_GRAVE_STOPS: usize = 32;
 
+/// Seconds until a server whose refs had nothing that is sought is asked for its refs again, unless something new is
+/// sought: they may be a large repository.
+pub const HUNT_BARREN_SECS: u64 = 10 * 60;
+
 /// Quarries and hosts whose time has come that are looked at in one step; the next step follows at once.
 pub const HUNT_SLICE: usize = 256;
 

@@ -7,6 +7,7 @@
 //!   through the same random history.
 //! - [`git`]: the model of the git room, which does one durable step at a time.
 //! - [`house`]: a registrar on top of both models, with the laws that hold after every step.
+//! - [`hunt`]: the hunt machine among git servers of all kinds.
 //! - [`net`]: many of them in a network of relays, with the sync machine between.
 
 pub mod author;
@@ -16,5 +17,6 @@ pub mod contract;
 pub mod differential;
 pub mod git;
 pub mod house;
+pub mod hunt;
 pub mod memory;
 pub mod net;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Limits;
 use super::chance::Chance;
-use super::flaw::Flaw;
+use super::flaw::{Flaw, makes};
 use super::io::HostRow;
 use super::line::Line;
 use super::network::Network;
@@ -124,16 +124,14 @@ impl Domain {
     /// what the operator has not chosen (rule M20).
     pub(super) fn limits(&self, flaw: Option<Flaw>) -> Limits {
         let mut own = self.usual;
-        if flaw == Some(Flaw::TermsIgnored) {
+        if makes(flaw, Flaw::TermsIgnored) {
             return own;
         }
         for terms in self.sights.values().map(|sight| sight.terms) {
             let apply = |own: u32, usual: u32, stated: Option<u32>, most: u32| match stated {
                 Some(stated) if stated < usual => own.min(stated),
                 // Somebody else here may have lowered it.
-                Some(stated) if !self.chosen && own >= usual => {
-                    own.max(if flaw == Some(Flaw::TermsBelieved) { stated } else { stated.min(most) })
-                }
+                Some(stated) if !self.chosen && own >= usual => own.max(stated.min(most)),
                 _ => own,
             };
             let (concurrent, per_minute) = (self.usual.concurrent, self.usual.per_minute);
@@ -208,6 +206,8 @@ impl Domain {
     /// A request that began at `since` has failed. One failure counts once, however many requests shared it.
     pub(super) fn fail(&mut self, now: Now, since: Moment, chance: &mut Chance) {
         if self.failures > 0 && since <= self.failed_at {
+            let least = now.mono.0.saturating_add(chance.about(limits::HUNT_COOL_SECS * 1_000));
+            self.cool = self.cool.max(Some(Moment(least)));
             return;
         }
         self.failed_at = now.mono;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::domain::{Doom, Sight};
-use super::flaw::Flaw;
+use super::flaw::{Flaw, makes};
 use super::io::{Catch, End, FetchId, Form, Output, Survey};
 use super::network::Network;
 use super::origin::Origin;
@@ -33,13 +33,14 @@ impl Hunter {
         };
         self.tally.oids += oids.len() as u64;
         self.book(&flight, &end, !oids.is_empty());
+        self.flush(flight.host);
         self.rest_host(flight.host);
         for host in self.networks.end(self.now.mono, &flight.networks) {
             self.rouse(host);
         }
         self.rouse(flight.host);
         let Some(mut chase) = self.quarries.remove(&flight.quarry) else { return };
-        chase.meet(&oids);
+        chase.meet(self.now.mono, &oids);
         self.conclude(&mut chase, id, &flight, &end, oids.len());
         self.quarries.insert(flight.quarry, chase);
         self.cancel_needless(flight.quarry);
@@ -85,9 +86,15 @@ impl Hunter {
             End::Sent => {
                 if came > 0 {
                     stop.visit.form = Some(flight.form);
+                } else if flight.form == Form::Refs {
+                    // Everything that it shows came for nothing. Asking for exact objects costs it little.
+                    stop.visit.form = Some(Form::Oids);
+                    stop.visit.barren_until = Some(now.plus_secs(limits::HUNT_BARREN_SECS));
                 }
                 (State::Resting, true)
             }
+            // Whoever has come since has not been asked for yet.
+            End::NotByOid if stop.visit.barren_until.is_some_and(|until| now < until) => (State::Resting, false),
             // Asked by ref next, in this very round.
             End::NotByOid => {
                 stop.visit.form = form_known.then_some(Form::Refs);
@@ -95,7 +102,8 @@ impl Hunter {
             }
             End::Absent | End::Failed => (State::Resting, true),
             End::Busy(_) => {
-                stop.busy = stop.busy.saturating_add(1);
+                // Whoever came meanwhile has not met it yet.
+                stop.busy = if stop.again { 0 } else { stop.busy.saturating_add(1) };
                 let last = stop.busy >= limits::HUNT_BUSY_TIMES;
                 if last || !put_back { (State::Resting, true) } else { (State::Waiting, false) }
             }
@@ -110,21 +118,21 @@ impl Hunter {
             chase.hold = now.plus_secs(limits::HUNT_OURS_SECS);
         }
         if asked {
-            let tried = if self.flaw == Some(Flaw::TriedEarly) {
+            let tried = if makes(self.flaw, Flaw::TriedEarly) {
                 for want in chase.wants.iter_mut().filter(|want| want.ripe) {
                     want.unasked.clear();
                 }
                 chase.tried()
             } else {
-                chase.note_asked(stop_id, |event| flight.events.contains(event))
+                let all = makes(self.flaw, Flaw::GrowthForgotten);
+                chase.note_asked(stop_id, |event| all || flight.events.contains(event))
             };
             self.tell_tried(tried);
         }
         // Places that no event names any more were kept for this.
         let named = chase.wants.iter().any(|want| want.stops.contains(&stop_id));
-        if !named && let Some(stop) = chase.stops.remove(&stop_id) {
-            chase.order.retain(|id| *id != stop_id);
-            self.drop_host(stop.host);
+        if !named {
+            self.drop_stop(chase, stop_id);
         }
     }
 
@@ -158,6 +166,7 @@ impl Hunter {
                     self.quarries.insert(scout.quarry, chase);
                     self.restless.insert(scout.quarry);
                 }
+                self.flush(scout.host);
             }
         }
         self.rouse(scout.host);

@@ -14,13 +14,11 @@ pub enum Flaw {
     NetworkIgnored,
     /// A new event makes the same URL be asked again at once.
     AgainAtOnce,
-    /// Stated limits are believed even where they are higher than is sensible.
-    TermsBelieved,
     /// A lower limit that a server states is not kept.
     TermsIgnored,
     /// A fetch that brought something counts as if it had brought everything.
     PartsCountAsAll,
-    /// What was wanted during a fetch is forgotten when it ends.
+    /// A fetch speaks also for what is wanted only since it began.
     GrowthForgotten,
     /// What nobody wants any more is still asked for.
     WantsAdded,
@@ -32,19 +30,28 @@ pub enum Flaw {
     BusyForgotten,
     /// A URL that gives objects only by ref is asked by object for ever.
     FormForgotten,
-    /// What waits in a host's line loses its place whenever its quarry asks somebody else.
-    SeatLost,
+}
+
+/// Whether this mistake is made. Without the feature `flaws`, which only the simulator has, none ever is.
+#[cfg(feature = "flaws")]
+pub(super) fn makes(flaw: Option<Flaw>, this: Flaw) -> bool {
+    flaw == Some(this)
+}
+
+/// Whether this mistake is made: none ever is.
+#[cfg(not(feature = "flaws"))]
+pub(super) const fn makes(_flaw: Option<Flaw>, _this: Flaw) -> bool {
+    false
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 13] = [
         Self::WindowForgotten,
         Self::QuietForgotten,
         Self::CancelFreesSlot,
         Self::NetworkIgnored,
         Self::AgainAtOnce,
-        Self::TermsBelieved,
         Self::TermsIgnored,
         Self::PartsCountAsAll,
         Self::GrowthForgotten,
@@ -53,6 +60,5 @@ impl Flaw {
         Self::NeverForgiven,
         Self::BusyForgotten,
         Self::FormForgotten,
-        Self::SeatLost,
     ];
 }

@@ -25,7 +25,10 @@ pub(super) struct Graves {
 impl Graves {
     /// A quarry is over.
     pub(super) fn bury(&mut self, now: Moment, chase: Chase) {
-        let until = chase.stops.values().filter_map(|stop| stop.visit.keep_until()).max();
+        let places = chase.stops.into_values().map(|stop| (stop.url, stop.visit)).chain(chase.visits);
+        let mut visits: Vec<(String, Visit)> =
+            places.filter(|(_, visit)| visit.keep_until().is_some_and(|until| until > now)).collect();
+        let until = visits.iter().filter_map(|(_, visit)| visit.keep_until()).max();
         let shunned = (!chase.shunned.is_empty()).then(|| now.plus_secs(limits::HUNT_UNSOUND_SECS));
         let Some(until) = until.max(shunned).filter(|until| *until > now) else { return };
         while self.ends.first().is_some_and(|(end, _)| *end <= now) || self.ends.len() >= limits::HUNT_GRAVES {
@@ -33,8 +36,6 @@ impl Graves {
                 self.graves.remove(&site);
             }
         }
-        let asked = chase.stops.into_values().filter(|stop| stop.visit.keep_until().is_some_and(|until| until > now));
-        let mut visits: Vec<(String, Visit)> = asked.map(|stop| (stop.url, stop.visit)).collect();
         visits.sort_by_key(|(_, visit)| std::cmp::Reverse(visit.asked_at().max(visit.unsound_until)));
         visits.truncate(limits::HUNT_GRAVE_STOPS);
         let shunned = chase.shunned.into_iter().take(limits::HUNT_GRAVE_STOPS).collect();

@@ -141,11 +141,11 @@ pub enum Output {
     },
     /// Fetch objects: one request to one server.
     Fetch(Fetch),
-    /// End a fetch: somebody else was faster, or nobody needs it any more.
+    /// End a fetch: somebody else was faster, or nobody needs it any more. It may have ended just now.
     Cancel(FetchId),
     /// Every place of these events has been asked once: they may expire when their time is over.
     Tried(Vec<EventId>),
-    /// Keep what is known of a git server.
+    /// Keep what is known of a git server. It is kept before what comes after it is done: it counts requests ahead.
     Remember(HostRow),
     /// Nothing about that server is worth keeping any more.
     Forget(String),

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::chance::Chance;
 pub use self::domain::Quiet;
-use self::flaw::Flaw;
+use self::flaw::{Flaw, makes};
 use self::grave::Graves;
 use self::hosts::Hosts;
 use self::io::{FetchId, Form, Input, Output};
@@ -182,7 +182,7 @@ impl Hunter {
     }
 
     fn has(&self, flaw: Flaw) -> bool {
-        self.flaw == Some(flaw)
+        makes(self.flaw, flaw)
     }
 
     fn number(&mut self) -> u64 {

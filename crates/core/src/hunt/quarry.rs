@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::HostId;
 use super::io::{FetchId, Form, Need, Sought};
 use super::line::{Rank, Seat};
-use super::stop::{State, Stop, StopId};
+use super::stop::{State, Stop, StopId, Visit};
 use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
@@ -17,6 +17,8 @@ use crate::time::Moment;
 pub(super) struct Want {
     pub(super) need: Need,
     pub(super) unmet: BTreeSet<String>,
+    /// When the last of it came.
+    pub(super) met_at: Moment,
     /// Where it may be.
     pub(super) stops: BTreeSet<StopId>,
     /// Of those, the ones that have not been asked since it came.
@@ -51,12 +53,16 @@ pub(super) struct Chase {
     /// Whom to ask first.
     pub(super) order: Vec<StopId>,
     pub(super) next_stop: u32,
+    /// What came of asking at places that no event names any more.
+    pub(super) visits: BTreeMap<String, Visit>,
     /// Rounds without an end since the last new event.
     pub(super) attempts: u32,
     /// When the next round begins.
     pub(super) next: Option<Moment>,
     /// Nobody is asked before, because the trouble is ours.
     pub(super) hold: Moment,
+    /// The operator did not want to wait, and what sleeps was woken.
+    pub(super) hurried: Moment,
     /// A round has begun whose end was not counted yet.
     pub(super) open: bool,
     /// Somebody was asked in it.
@@ -75,9 +81,11 @@ impl Chase {
             stops: BTreeMap::new(),
             order: Vec::new(),
             next_stop: 0,
+            visits: BTreeMap::new(),
             attempts: 0,
             next: None,
             hold: Moment(0),
+            hurried: Moment(0),
             open: false,
             asked: false,
             places: BTreeMap::new(),
@@ -124,7 +132,7 @@ impl Chase {
 
     /// Until when a place rests whatever happens.
     pub(super) fn barred_until(&self, id: StopId, stop: &Stop) -> Option<Moment> {
-        let asleep = stop.visit.asked_at().filter(|_| !self.is_useful_awake(id));
+        let asleep = stop.visit.asked_at().filter(|at| *at >= self.hurried && !self.is_useful_awake(id));
         let asleep = asleep.map(|at| at.plus_secs(limits::HUNT_DORMANT_SECS));
         stop.visit.unsound_until.max(asleep)
     }
@@ -157,17 +165,15 @@ impl Chase {
         (oids.into_iter().collect(), events)
     }
 
-    /// Objects have come. Gives how many of them somebody waited for.
-    pub(super) fn meet(&mut self, oids: &[String]) -> usize {
-        let mut met = 0;
-        for oid in oids {
-            let mut sought = false;
-            for want in &mut self.wants {
-                sought |= want.unmet.remove(oid);
+    /// Objects have come.
+    pub(super) fn meet(&mut self, now: Moment, oids: &[String]) {
+        for want in &mut self.wants {
+            for oid in oids {
+                if want.unmet.remove(oid) {
+                    want.met_at = now;
+                }
             }
-            met += usize::from(sought);
         }
-        met
     }
 
     /// A place was asked for these events. Gives those whose places have all been.

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::domain::Doom;
-use super::flaw::Flaw;
+use super::flaw::{Flaw, makes};
 use super::io::{FetchId, Output};
 use super::quarry::{Chase, Place, Want};
 use super::stop::{Outcome, State, Stop, StopId};
 use super::{Hunter, QuarryId, Timer};
+use crate::limits;
 use crate::nostr::event::EventId;
 use crate::time::Moment;
 
@@ -29,9 +30,7 @@ impl Chase {
             want.ripe = true;
         }
         // What sleeps is woken for once.
-        for stop in self.stops.values_mut().filter(|stop| stop.state == State::Resting) {
-            stop.state = State::Waiting;
-        }
+        self.hurried = now;
     }
 
     /// The first bytes of a fetch have come.
@@ -68,8 +67,14 @@ impl Hunter {
     fn begin(&mut self, chase: &mut Chase) {
         let now = self.now.mono;
         for want in &mut chase.wants {
-            want.ripe |= want.due <= now.plus(SLACK);
-            if want.ripe && want.unmet.is_empty() {
+            if !want.ripe && want.due <= now.plus(SLACK) {
+                want.ripe = true;
+                // Whoever was too busy for others has not been too busy for it.
+                for (_, stop) in chase.stops.iter_mut().filter(|(id, _)| want.stops.contains(id)) {
+                    stop.busy = 0;
+                }
+            }
+            if want.ripe && want.unmet.is_empty() && want.met_at.plus_secs(limits::HUNT_AGAIN_SECS) <= now {
                 // All of it came, and still somebody waits: it is looked for again, and need not be waited for.
                 want.unmet = want.need.oids.iter().cloned().collect();
                 want.unasked.clear();
@@ -78,7 +83,6 @@ impl Hunter {
         self.order(chase);
         let flights = &self.flights;
         let known = |id: &FetchId, event: &EventId| flights.get(id).is_some_and(|flight| flight.events.contains(event));
-        let forgetful = self.flaw == Some(Flaw::GrowthForgotten);
         let (mut wait, mut again, mut barred) = (Vec::new(), Vec::new(), Vec::new());
         for (id, stop) in &chase.stops {
             let open = || chase.wants.iter().filter(|want| want.is_open() && want.stops.contains(id));
@@ -103,7 +107,7 @@ impl Hunter {
         }
         for id in again {
             if let Some(stop) = chase.stops.get_mut(&id) {
-                stop.again = !forgetful;
+                stop.again = true;
             }
         }
         for id in barred {
@@ -122,15 +126,18 @@ impl Hunter {
         }
     }
 
-    /// Other GRASP servers first, then by luck, then as listed.
+    /// Whoever had no turn in the last round first, then other GRASP servers, then by luck, then as listed.
     fn order(&self, chase: &mut Chase) {
-        let mut order: Vec<(bool, Reverse<u32>, StopId)> = chase
+        let mut order: Vec<(bool, bool, Reverse<u32>, StopId)> = chase
             .stops
             .iter()
-            .map(|(id, stop)| (!stop.grasp, Reverse(self.hosts.get(stop.host).map_or(0, |host| host.luck())), *id))
+            .map(|(id, stop)| {
+                let luck = self.hosts.get(stop.host).map_or(0, |host| host.luck());
+                (stop.state != State::Waiting, !stop.grasp, Reverse(luck), *id)
+            })
             .collect();
         order.sort_unstable();
-        chase.order = order.into_iter().map(|(_, _, id)| id).collect();
+        chase.order = order.into_iter().map(|(.., id)| id).collect();
     }
 
     /// Looks at a quarry to which something has happened: whether its round begins, in whose lines it stands, and when it
@@ -141,13 +148,20 @@ impl Hunter {
         if chase.next_round().is_some_and(|at| at <= now) {
             self.begin(&mut chase);
         }
+        // What fell asleep while it waited waits for its hour.
+        let asleep = |(id, stop): &(&StopId, &Stop)| {
+            stop.state == State::Waiting && chase.barred_until(**id, stop).is_some_and(|until| until > now)
+        };
+        for stop in chase.stops.iter().filter(asleep).map(|(id, _)| *id).collect::<Vec<_>>() {
+            chase.stops.entry(stop).and_modify(|stop| stop.state = State::Resting);
+        }
         let willing = chase.willing_at();
         let (mut hosts, mut waits, mut hopes) = (BTreeSet::new(), BTreeSet::new(), None::<Moment>);
         let early = |at: Moment, before: Option<Moment>| Some(before.map_or(at, |before| before.min(at)));
         for (stop_id, stop) in &chase.stops {
             let Some(ready) = chase.ready_at(*stop_id, stop) else { continue };
             waits.insert(stop.host);
-            let ready = if self.flaw == Some(Flaw::AgainAtOnce) { now } else { ready };
+            let ready = if makes(self.flaw, Flaw::AgainAtOnce) { now } else { ready };
             match willing.map(|willing| willing.max(ready)) {
                 Some(at) if at <= now => drop(hosts.insert(stop.host)),
                 Some(at) => hopes = early(at, hopes),
@@ -177,10 +191,9 @@ impl Hunter {
     ) {
         let rank = chase.rank();
         let owner = chase.owner();
-        let lost = self.has(Flaw::SeatLost);
         chase.places.retain(|host_id, place| {
             let Some(host) = self.hosts.get_mut(*host_id) else { return false };
-            let keep = waits.contains(host_id) && place.seat.rank == rank && !lost;
+            let keep = waits.contains(host_id) && place.seat.rank == rank;
             if place.taken && !(keep && hosts.contains(host_id)) {
                 host.line.leave(place.seat, id);
                 place.taken = false;
@@ -237,6 +250,19 @@ impl Hunter {
         let host = self.hosts.get(stop.host);
         let never = host.and_then(|host| host.never_until(host.limits(self.flaw)));
         chase.barred_until(id, stop).max(never)
+    }
+
+    /// Whoever waits for a host at which nobody can be asked goes on without it. Not those who come later.
+    pub(super) fn flush(&mut self, id: super::HostId) {
+        for _ in 0..limits::HUNT_SLICE {
+            let Some(host) = self.hosts.get_mut(id) else { return };
+            let Some(doom) = host.doom else { return };
+            if host.line.first().is_none() {
+                host.doom = None;
+                return;
+            }
+            self.dismiss(id, doom);
+        }
     }
 
     /// Nobody can be asked at a host for now: whoever stands first in its line goes on without it.

@@ -45,6 +45,8 @@ pub(super) struct Visit {
     asked: [Option<Moment>; 2],
     /// Which way of asking works.
     pub(super) form: Option<Form>,
+    /// Its refs had nothing that is sought, and are not asked for before.
+    pub(super) barren_until: Option<Moment>,
     /// It sent something unsound, and is left alone until then.
     pub(super) unsound_until: Option<Moment>,
     pub(super) outcome: Option<Outcome>,

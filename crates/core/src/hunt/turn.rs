@@ -1,7 +1,7 @@
 //! Whose turn it is: hosts serve those who wait for them.
 
 use super::domain::{Doom, Gate};
-use super::flaw::Flaw;
+use super::flaw::{Flaw, makes};
 use super::io::{Fetch, FetchId, Output};
 use super::network::Room;
 use super::quarry::Chase;
@@ -160,7 +160,7 @@ impl Hunter {
         let Some(host) = self.hosts.get_mut(host_id) else { return Start::NotNow(None) };
         let networks = host.sights.get(&stop.origin).map(|sight| sight.networks.clone()).unwrap_or_default();
         let own = host.limits(flaw);
-        if flaw != Some(Flaw::NetworkIgnored) {
+        if !makes(flaw, Flaw::NetworkIgnored) {
             match self.networks.room(now.mono, host_id, &networks, own) {
                 Room::Free => {}
                 Room::Until(at) => return Start::NotNow(Some(at)),
@@ -195,12 +195,18 @@ impl Hunter {
     pub(super) fn resume(&mut self, id: QuarryId, stop_id: StopId) {
         let (now, flaw) = (self.now.mono, self.flaw);
         let Some(mut chase) = self.quarries.remove(&id) else { return };
+        let asleep = |stop| chase.barred_until(stop_id, stop).is_some_and(|until| until > now);
+        let mut asleep = chase.stops.get(&stop_id).is_some_and(asleep);
         if let Some(stop) = chase.stops.get_mut(&stop_id) {
             stop.state = State::Waiting;
+        }
+        // Somebody else who was asked meanwhile may be quick.
+        asleep |= chase.willing_at().is_none_or(|at| at > now);
+        if let Some(stop) = chase.stops.get(&stop_id) {
             let host = self.hosts.get_mut(stop.host);
             let open = host.is_some_and(|host| matches!(host.gate(now, host.limits(flaw)), Gate::Open(_)));
             let again = stop.visit.again_at(stop.form()) <= now;
-            if open && again && chase.is_useful(stop_id) && self.flights.len() < limits::HUNT_FETCHES {
+            if open && again && !asleep && chase.is_useful(stop_id) && self.flights.len() < limits::HUNT_FETCHES {
                 self.launch(id, &mut chase, stop_id);
             }
         }

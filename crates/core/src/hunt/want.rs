@@ -7,15 +7,12 @@ use super::io::{FetchId, Need, Output, Quarry};
 use super::origin::Origin;
 use super::quarry::{Chase, Want};
 use super::round::NEVER;
-use super::stop::{State, Stop, StopId, Visit};
+use super::stop::{State, Stop, StopId};
 use super::{Hunter, QuarryId, Timer};
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::outbound::{Purpose, Target};
 use crate::repo::{Identifier, Site};
-
-/// What a quarry that was over remembers of its places.
-type Visits = BTreeMap<String, Visit>;
 
 impl Hunter {
     /// What is missing under a name.
@@ -44,15 +41,11 @@ impl Hunter {
 
     /// What is missing at one site.
     fn want(&mut self, id: QuarryId, quarry: Quarry) {
-        let (mut chase, mut visits) = match self.quarries.remove(&id) {
-            Some(chase) => (chase, Visits::new()),
-            None => {
-                let mut chase = Box::new(Chase::new(quarry.site.clone()));
-                let (visits, shunned) = self.graves.raise(&quarry.site);
-                chase.shunned = shunned;
-                (chase, visits)
-            }
-        };
+        let mut chase = self.quarries.remove(&id).unwrap_or_else(|| {
+            let mut chase = Box::new(Chase::new(quarry.site.clone()));
+            (chase.visits, chase.shunned) = self.graves.raise(&quarry.site);
+            chase
+        });
         let is_new = chase.wants.is_empty();
         let mut before: BTreeMap<EventId, Want> =
             std::mem::take(&mut chase.wants).into_iter().map(|want| (want.need.event, want)).collect();
@@ -68,7 +61,7 @@ impl Hunter {
             if known.as_ref().is_none_or(|want| woken(want) || (need.due < want.need.due && !want.ripe)) {
                 fresh.push(chase.wants.len());
             }
-            let want = self.renew(&mut chase, known, need, &mut visits);
+            let want = self.renew(&mut chase, known, need);
             chase.wants.push(want);
         }
         if self.has(Flaw::WantsAdded) {
@@ -76,9 +69,12 @@ impl Hunter {
         }
         if !fresh.is_empty() {
             chase.attempts = 0;
+            chase.stops.values_mut().for_each(|stop| stop.visit.barren_until = None);
         }
         for nth in &fresh {
-            (chase.wants[*nth].due, chase.wants[*nth].ripe) = (NEVER, false);
+            let want = &mut chase.wants[*nth];
+            (want.due, want.ripe, want.told) = (NEVER, false, false);
+            want.unasked.clone_from(&want.stops);
         }
         for nth in fresh {
             let due = chase.wants[nth].need.due;
@@ -96,11 +92,11 @@ impl Hunter {
     }
 
     /// An event that waits, with what is known of it from before.
-    fn renew(&mut self, chase: &mut Chase, known: Option<Want>, need: Need, visits: &mut Visits) -> Want {
+    fn renew(&mut self, chase: &mut Chase, known: Option<Want>, need: Need) -> Want {
         let mut want = match known {
             Some(want) if want.need.places == need.places => want,
             known => {
-                let stops = self.stops(chase, &need, visits);
+                let stops = self.stops(chase, &need);
                 match known {
                     Some(mut want) => {
                         // Where it has not been yet, if the registrar still waits to hear of it.
@@ -110,6 +106,7 @@ impl Hunter {
                     }
                     None => Want {
                         unmet: need.oids.iter().cloned().collect(),
+                        met_at: self.now.mono,
                         unasked: stops.clone(),
                         stops,
                         due: NEVER,
@@ -130,7 +127,7 @@ impl Hunter {
     }
 
     /// The places of an event, each once. What must not be called is said once.
-    fn stops(&mut self, chase: &mut Chase, need: &Need, visits: &mut Visits) -> BTreeSet<StopId> {
+    fn stops(&mut self, chase: &mut Chase, need: &Need) -> BTreeSet<StopId> {
         let mut stops = BTreeSet::new();
         for place in need.places.iter().take(limits::HUNT_PLACES) {
             let target = match Target::parse(&place.url, Purpose::Git, self.manners.reach) {
@@ -157,7 +154,7 @@ impl Hunter {
             self.hold_host(host);
             chase.next_stop += 1;
             let id = StopId(chase.next_stop);
-            let visit = visits.remove(&url).unwrap_or_default();
+            let visit = chase.visits.remove(&url).unwrap_or_default();
             let (grasp, state) = (place.grasp, State::Resting);
             let stop = Stop { url, target, origin, host, grasp, state, visit, busy: 0, again: false };
             chase.stops.insert(id, stop);
@@ -171,11 +168,23 @@ impl Hunter {
         let named: BTreeSet<StopId> = chase.wants.iter().flat_map(|want| want.stops.iter().copied()).collect();
         let gone = chase.stops.iter().filter(|(id, stop)| !named.contains(id) && !stop.is_active());
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
-            if let Some(stop) = chase.stops.remove(&id) {
-                self.drop_host(stop.host);
+            self.drop_stop(chase, id);
+        }
+    }
+
+    /// No event names a place any more. What came of asking there is remembered.
+    pub(super) fn drop_stop(&mut self, chase: &mut Chase, id: StopId) {
+        let Some(stop) = chase.stops.remove(&id) else { return };
+        chase.order.retain(|other| *other != id);
+        self.drop_host(stop.host);
+        if stop.visit.asked_at().is_some() {
+            chase.visits.insert(stop.url, stop.visit);
+            if chase.visits.len() > limits::HUNT_GRAVE_STOPS {
+                let oldest = chase.visits.iter().min_by_key(|(_, visit)| visit.asked_at());
+                let oldest = oldest.map(|(url, _)| url.clone());
+                oldest.map(|url| chase.visits.remove(&url));
             }
         }
-        chase.order.retain(|id| chase.stops.contains_key(id));
     }
 
     /// Nobody needs what a quarry's fetches would bring.

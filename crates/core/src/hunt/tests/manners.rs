@@ -29,6 +29,7 @@ fn what_a_server_states_counts() {
         ("more.grasp.example", stating(Some(8), None)),
         ("less.grasp.example", stating(Some(1), Some(600))),
         ("none.grasp.example", stating(Some(0), None)),
+        ("lies.grasp.example", stating(Some(100_000), Some(u32::MAX))),
         ("chosen.grasp.example", stating(Some(32), Some(10))),
     ] {
         rig.terms.insert(host.to_owned(), terms);
@@ -38,9 +39,10 @@ fn what_a_server_states_counts() {
     assert_eq!(begun(&mut rig, "none.grasp.example", 2), 0);
     assert_eq!(rig.tried().len(), 2, "who wants none has been asked");
     assert_eq!(begun(&mut rig, "chosen.grasp.example", 12), 3);
+    assert_eq!(begun(&mut rig, "lies.grasp.example", 12), 4, "sixteen in all");
     let limits: Vec<(u32, u32)> =
         rig.hunter.host_views().iter().map(|host| (host.limits.concurrent, host.limits.per_minute)).collect();
-    assert_eq!(limits, [(8, 30), (1, 600), (0, 30), (3, 10)]);
+    assert_eq!(limits, [(8, 30), (1, 600), (0, 30), (3, 10), (32, 600)]);
 }
 
 #[test]
