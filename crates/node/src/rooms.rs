@@ -1,8 +1,8 @@
 //! Starts every room, opens the door, and closes everything in order.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ use crate::door::networks::{Allowance, NetworksDoor};
 use crate::door::nip11;
 use crate::door::routes::House;
 use crate::door::session::Rooms;
+use crate::door::side;
+use crate::door::status::StatusBoard;
 use crate::hands::directory::Directory;
 use crate::hands::git_room::GitRoom;
 use crate::hands::hunt::fetch::FetchRoom;
@@ -45,9 +47,12 @@ use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
 use crate::hands::relay_socket::{Patience, Sockets};
+use crate::hands::surveyor::{Measured, Surveyor};
+use crate::hands::sync::board::SyncDoor;
 use crate::hands::sync::{self, SyncRoom};
 use crate::hands::sync_post::SyncPost;
 use crate::hands::turns::Turns;
+use crate::hands::watchman::{Pulse, Round, Sights, Watchman};
 use crate::lock::Locks;
 use crate::meter::Meter;
 use crate::outbound::dial::Dialler;
@@ -80,7 +85,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
     let git = Git::new(Path::new("git"), bounds);
     let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
-    let meter = Meter::new();
+    let meter = Meter::with(config.metrics.scales);
     let post = SyncPost::new();
     let hunt_post = HuntPost::new();
     let means = Means {
@@ -92,7 +97,13 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         meter: meter.clone(),
     };
     let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
-    let house_of_git = Arc::new(git_house(&config, layout, directory, git, capabilities, threads.line.clone(), cores)?);
+    let desk = (threads.line.clone(), meter.clone());
+    let mut house_of_git = git_house(&config, layout, directory, git, capabilities, desk, cores)?;
+    let (sync_door, questions) = SyncDoor::new();
+    house_of_git.sync = config.sync.enabled.then_some(sync_door);
+    let house_of_git = Arc::new(house_of_git);
+    let (pictures, sync_pictures) = watch::channel(Arc::default());
+    let (hunt_views, hunt_pictures) = watch::channel(Arc::default());
     let instance = hex::encode(&store.id()[..8]);
     let mut outgoing = Vec::new();
     if config.sync.enabled {
@@ -108,15 +119,36 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             clock,
             sockets,
             meter: meter.clone(),
+            pictures,
+            questions,
         };
         let room = SyncRoom::new(means, sync::config(&config, &rules, &instance)?);
         outgoing.push(RoomThread::start("sync", &runtime, |stop| room.run(stop))?);
         let fetching = Arc::new(FetchRoom::new(&house_of_git, dialler.clone(), clock));
         let (line, meter) = (threads.line.clone(), meter.clone());
-        let means = hunt::Means { store: store.clone(), line, post: hunt_post, clock, fetching, dialler, meter };
+        let pictures = hunt_views;
+        let means =
+            hunt::Means { store: store.clone(), line, post: hunt_post, clock, fetching, dialler, meter, pictures };
         let room = HuntRoom::new(means, hunt::manners(&config)?);
         outgoing.push(RoomThread::start("hunt", &runtime, |stop| room.run(stop))?);
     }
+    let places = Arc::new(Semaphore::new(config.max_connections));
+    let (leave, leaving) = watch::channel(false);
+    let rounds = threads.watch(&config, &store, &house_of_git, places.clone(), clock, &meter)?;
+    let status = StatusBoard {
+        rounds,
+        sync: config.sync.enabled.then_some(sync_pictures),
+        hunt: config.sync.enabled.then_some(hunt_pictures),
+        leaving: leaving.clone(),
+        made: Mutex::default(),
+    };
+    let side = match config.metrics.bind {
+        Some(bind) => {
+            let listener = runtime.block_on(TcpListener::bind(bind));
+            Some(listener.with_context(|| format!("cannot listen on {bind}"))?)
+        }
+        None => None,
+    };
     let house = House {
         nip11: nip11::document(&config, &owner_key.to_string(), &instance),
         networks: NetworksDoor::open(
@@ -137,16 +169,19 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             max_subscriptions: config.max_subscriptions,
             max_neg_sessions: config.max_neg_sessions,
             keys: Arc::new(AtomicU64::new(1)),
+            meter: meter.clone(),
         },
         git: house_of_git,
         meter,
+        places,
+        status,
         config,
     };
     // Whoever reads the welcome may send a signal at once.
     let signals = Signals::listen()?;
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
-    runtime.block_on(serve(listener, house, signals, grace));
+    runtime.block_on(serve((listener, side), house, signals, (leave, leaving), grace));
     // Their last rows are for the writer.
     for room in outgoing {
         room.stop();
@@ -157,9 +192,18 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
 }
 
 /// Serves until a signal comes, then lets connections finish within the grace.
-async fn serve(listener: TcpListener, house: House, signals: Signals, grace: Duration) {
-    let (leave, leaving) = watch::channel(false);
-    let door = tokio::spawn(Door { listener, house: Arc::new(house), leaving }.run());
+async fn serve(
+    (listener, side): (TcpListener, Option<TcpListener>),
+    house: House,
+    signals: Signals,
+    (leave, leaving): (watch::Sender<bool>, watch::Receiver<bool>),
+    grace: Duration,
+) {
+    let house = Arc::new(house);
+    if let Some(side) = side {
+        tokio::spawn(side::run(side, house.clone(), leaving.clone()));
+    }
+    let door = tokio::spawn(Door { listener, house, leaving }.run());
     signals.stop().await;
     info!("going down");
     let _ = leave.send(true);
@@ -198,8 +242,9 @@ struct Threads {
     library: LibraryDoor,
     /// Ends when the line is closed and empty.
     writer: JoinHandle<()>,
-    /// Dropping it ends the live room and the librarian.
+    /// Dropping it ends the live room, the librarian and those who watch.
     stop: crossbeam_channel::Sender<()>,
+    stopped: crossbeam_channel::Receiver<()>,
 }
 
 impl Threads {
@@ -267,8 +312,56 @@ impl Threads {
         spawn("live", move || room.run(&live_inbox, &end))?;
         let librarian =
             Librarian { store: store.clone(), readers: readers_door.clone(), requests, door: library.clone(), clock };
-        spawn("librarian", move || librarian.run(&stopped))?;
-        Ok(Self { line, live, readers: readers_door, library, writer, stop })
+        let end = stopped.clone();
+        spawn("librarian", move || librarian.run(&end))?;
+        Ok(Self { line, live, readers: readers_door, library, writer, stop, stopped })
+    }
+
+    /// Starts those who look at everything: the watchman, who has gone round once before this returns, and the surveyor.
+    fn watch(
+        &self,
+        config: &Config,
+        store: &Store,
+        git: &Arc<GitHouse>,
+        places: Arc<Semaphore>,
+        clock: Clock,
+        meter: &Meter,
+    ) -> Result<watch::Receiver<Arc<Round>>> {
+        let measured = Measured::default();
+        let room = |name| git.layout.root().join(name);
+        let events = config.relay_data_path.join("events");
+        let surveyor = Surveyor {
+            folders: vec![
+                ("events", events.clone()),
+                ("repositories", room("repos")),
+                ("submitted", room("prs")),
+                ("incoming", room("incoming")),
+                ("staged", room("staged")),
+                ("trash", room("trash")),
+            ],
+            packs: git.packs.clone(),
+            clock,
+            measured: measured.clone(),
+        };
+        let end = self.stopped.clone();
+        spawn("surveyor", move || surveyor.run(&end))?;
+        let (watchman, rounds) = Watchman::new(Sights {
+            line: self.line.clone(),
+            live: self.live.clone(),
+            readers: self.readers.clone(),
+            library: self.library.clone(),
+            store: store.clone(),
+            git: git.clone(),
+            places: (places, config.max_connections),
+            events: (events, config.store_reserve_bytes),
+            measured,
+            pulse: Pulse::start(clock, meter.clone()),
+            clock,
+            meter: meter.clone(),
+        });
+        let end = self.stopped.clone();
+        spawn("watchman", move || watchman.run(&end))?;
+        Ok(rounds)
     }
 
     /// Lets the writer finish what was offered. The reading rooms have nothing to lose and end with the process.
@@ -328,7 +421,7 @@ fn git_house(
     directory: Arc<Directory>,
     git: Git,
     capabilities: Capabilities,
-    line: Arc<Line>,
+    (line, meter): (Arc<Line>, Meter),
     cores: usize,
 ) -> Result<GitHouse> {
     let settings = config.git;
@@ -368,6 +461,8 @@ fn git_house(
         large_pushes: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
         fetch_bytes: Arc::new(Semaphore::new(git::FETCH_UNITS)),
         boot: u64::from_le_bytes(boot),
+        meter,
+        sync: None,
         url: format!("{}://{address}", config.web_scheme()),
         relay: format!("{}://{address}", config.relay_scheme()),
     })

@@ -2,7 +2,14 @@
 
 mod support;
 
-use support::Server;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use grasp_sim::author::Author;
+use serde_json::json;
+use support::git::{Work, repo_path};
+use support::neighbours::{Neighbour, Project, now};
+use support::{Server, eventually};
 
 /// Status, head and body of an answer.
 fn request(server: &Server, method: &str, path: &str) -> (u16, String, String) {
@@ -103,4 +110,167 @@ fn an_operator_can_close_it() {
         assert!(!body.contains("ngit_sync"), "{body}");
     }
     assert_eq!(request(&server, "GET", "/").0, 200, "the rest is as it was");
+}
+
+/// A token has to be shown where one is set; a port of its own takes measurements away from the main one.
+#[test]
+fn measurements_can_be_kept_from_others() {
+    let server = Server::start(&[("METRICS_TOKEN", "hush")]);
+    let (status, head, body) = request(&server, "GET", "/metrics");
+    assert_eq!(status, 401, "{head}");
+    assert!(head.contains("www-authenticate: bearer") && !body.contains("ngit_"), "{head}{body}");
+    assert!(server.get("/metrics", "Authorization: Bearer wrong\r\n").starts_with("HTTP/1.1 401"));
+    assert!(server.get("/metrics", "Authorization: Bearer hush\r\n").contains("ngit_uptime_seconds "));
+
+    let side = support::neighbours::place();
+    let mut server = Server::start(&[("METRICS_BIND_ADDRESS", &side.to_string())]);
+    assert_eq!(request(&server, "GET", "/metrics").0, 404);
+    assert_eq!(request(&server, "GET", "/healthz").0, 200);
+    let main = std::mem::replace(&mut server.address, side);
+    assert!(request(&server, "GET", "/metrics").2.contains("ngit_uptime_seconds "));
+    for path in ["/healthz", "/readyz", "/status", "/status.json"] {
+        assert_eq!(request(&server, "GET", path).0, 200, "{path}");
+    }
+    assert_eq!(request(&server, "GET", "/").0, 404, "it is no relay");
+    assert_eq!(request(&server, "POST", "/metrics").0, 405);
+    let (status, head, body) = request(&server, "HEAD", "/metrics");
+    assert_eq!((status, body.as_str()), (200, ""), "{head}");
+    server.address = main;
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Families by name, with their type and their series.
+fn families(body: &str) -> BTreeMap<String, (String, Vec<(String, f64)>)> {
+    let mut families = BTreeMap::new();
+    let mut last = String::new();
+    for line in body.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            last = name.to_owned();
+            families.insert(last.clone(), (kind.to_owned(), Vec::new()));
+        } else if !line.starts_with('#')
+            && let Some((series, value)) = line.rsplit_once(' ')
+        {
+            let family = families.get_mut(&last).unwrap_or_else(|| panic!("{line} before its family"));
+            family.1.push((series.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}"))));
+        }
+    }
+    families
+}
+
+/// Names of metrics in a text, as people write them in queries.
+fn named_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = ["ngit_", "process_", "purgatory_"];
+    words.filter(|word| ours.iter().any(|prefix| word.starts_with(prefix))).map(str::to_owned).collect()
+}
+
+/// Queries of the dashboard and of the alerts.
+fn queries() -> String {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let board = std::fs::read_to_string(deploy.join("grafana/graspd.json")).expect("a dashboard");
+    let board: serde_json::Value = serde_json::from_str(&board).expect("JSON");
+    let mut all = std::fs::read_to_string(deploy.join("prometheus/alerts.yml")).expect("alerts");
+    for target in board["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array()) {
+        for target in target {
+            all += target["expr"].as_str().expect("a query");
+            all.push('\n');
+        }
+    }
+    all
+}
+
+/// What is not fed by ordinary traffic, each with a unit test that feeds it: trouble with relays (meter/sync/tests.rs),
+/// the control group, which not every machine has (meter/process.rs), git servers (meter/hunt.rs), a comparison with a
+/// relay, and the time for which one was connected, which is counted at the end of it (meter/sync/tests.rs).
+const RARE: [&str; 13] = [
+    "ngit_sync_peer_uptime_ratio",
+    "ngit_sync_gap_events",
+    "ngit_sync_rate_limited",
+    "ngit_sync_policy_refusals",
+    "ngit_sync_peer_coverage_ratio",
+    "ngit_sync_peer_events_received",
+    "ngit_cgroup_cpu_seconds",
+    "ngit_cgroup_memory_current_bytes",
+    "purgatory_sync_attempts",
+    "purgatory_sync_oids_fetched",
+    "purgatory_domain_in_flight",
+    "purgatory_domain_requests",
+    "purgatory_fetches",
+];
+
+#[test]
+fn everything_is_fed_and_boards_and_alerts_show_only_what_there_is() {
+    let mut here = Neighbour::start(&[]);
+    let mut there = Neighbour::start(&[]);
+    let project = Project::new(1, "common", &[here.place, there.place], &[]);
+    here.host(&project);
+    there.host(&project);
+    let author = Author::new(9);
+    let issue = project.issue(&author, now());
+    there.publish(&issue);
+    here.eventually_served(&[&issue]);
+    let comment = author.comment(now(), &issue);
+    here.publish(&comment);
+    here.eventually_state(&there.relay(), 3.0);
+
+    // A refused event, a question, something that is no message.
+    let stray = author.sign(1, now(), &[], "who cares");
+    assert!(!here.client().publish(&stray).0);
+    here.client().send(&json!(["COUNT", "c", {"kinds": [1621]}]));
+    here.client().send(&json!(["NONSENSE"]));
+    // Two clones of the same, and a push that nobody has signed.
+    let url = format!("http://{}{}", here.place, repo_path(&project.owner.key().npub(), &project.d));
+    Work::clone(&url);
+    let work = Work::clone(&url);
+    let oid = work.commit("file", "unsigned");
+    work.push(&url, &[&format!("{oid}:refs/heads/main")]).refused(&["E-STATE-MISSING"]);
+    // A connection that has ended.
+    drop(here.server.connect());
+
+    let queries = queries();
+    let mentioned = named_in(&queries);
+    assert!(mentioned.len() > 60, "{mentioned:?}");
+    let missing = eventually("everything is fed", || {
+        let (status, _, body) = request(&here.server, "GET", "/metrics");
+        assert_eq!(status, 200);
+        let families = families(&body);
+        let mut missing = Vec::new();
+        for (name, (kind, series)) in &families {
+            let fed = match kind.as_str() {
+                "gauge" => !series.is_empty(),
+                _ => series.iter().any(|(_, value)| *value > 0.0),
+            };
+            if !fed && !RARE.contains(&name.as_str()) {
+                missing.push(format!("{name} is not fed"));
+            }
+        }
+        let all: BTreeSet<&str> = families
+            .values()
+            .flat_map(|(_, series)| series)
+            .map(|(series, _)| series.split('{').next().unwrap_or(series))
+            .collect();
+        for name in &mentioned {
+            let rare = name.strip_suffix("_total").unwrap_or(name);
+            let declared = RARE.contains(&rare) && families.contains_key(rare);
+            if !declared && !all.contains(name.as_str()) {
+                missing.push(format!("{name} is shown and does not exist"));
+            }
+        }
+        // What is measured every few seconds is waited for; what is still missing then is told.
+        (missing.is_empty() || here.metric("ngit_uptime_seconds").is_some_and(|up| up > 20.0)).then_some(missing)
+    });
+    assert_eq!(missing, Vec::<String>::new());
+
+    let board: BTreeSet<String> = mentioned.iter().map(|name| name.replace("_bucket", "")).collect();
+    for name in families(&request(&here.server, "GET", "/metrics").2).keys() {
+        let on_board = board.iter().any(|shown| shown.trim_end_matches("_total") == name.trim_end_matches("_total"));
+        let quiet = ["ngit_build_info", "process_start_time_seconds", "process_virtual_memory_bytes"];
+        let parts = [format!("{name}_sum"), format!("{name}_count")];
+        let by_parts = parts.iter().any(|part| board.contains(part));
+        let other = ["ngit_disk_measured_timestamp_seconds"];
+        assert!(
+            on_board || by_parts || quiet.contains(&name.as_str()) || other.contains(&name.as_str()),
+            "{name} is on no board"
+        );
+    }
 }

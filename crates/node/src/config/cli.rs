@@ -33,8 +33,9 @@ Settings:
     3. the file .env in the current folder  NGIT_BIND_ADDRESS=127.0.0.1:7334
     4. a TOML file (see --config)           bind_address = \"127.0.0.1:7334\"
   Else the default holds. An empty variable counts as not set.
-  The owner's private key (NGIT_RELAY_OWNER_NSEC) has no flag, because other users of the machine can read the
-  arguments of a process. Without it a key is generated into .relay-owner.nsec in the relay's data folder.
+  The owner's private key (NGIT_RELAY_OWNER_NSEC) has no flag, nor has the token of measurements
+  (NGIT_METRICS_TOKEN), because other users of the machine can read the arguments of a process. Without the key
+  one is generated into .relay-owner.nsec in the relay's data folder.
   Wrong settings are all listed in one message, and graspd exits with status 2.";
 
 /// The whole command line of `graspd`.

@@ -12,7 +12,7 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::networks::Place;
@@ -20,7 +20,7 @@ use super::pace::{HeadTimer, Paced, Progress};
 use super::routes::{self, House};
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
-const BREATH: Duration = Duration::from_millis(50);
+pub(super) const BREATH: Duration = Duration::from_millis(50);
 
 /// A connection's presence: its place among all connections and in its network, and the reason why the server still
 /// waits.
@@ -50,7 +50,7 @@ pub(crate) struct Door {
 impl Door {
     /// Accepts connections until the server goes down, then gives what closes when the last of them has ended.
     pub(crate) async fn run(self) -> mpsc::Receiver<()> {
-        let places = Arc::new(Semaphore::new(self.house.config.max_connections));
+        let places = self.house.places.clone();
         let (alive, all_gone) = mpsc::channel(1);
         let mut leaving = self.leaving.clone();
         loop {
@@ -116,19 +116,19 @@ async fn serve(house: Arc<House>, stream: TcpStream, peer: SocketAddr, welcome: 
 
 /// How long a connection is waited for.
 #[derive(Clone, Copy)]
-struct Patience {
+pub(super) struct Patience {
     /// To finish a request's headers.
     head: Duration,
     /// Without a byte in either direction.
     stall: Duration,
 }
 
-const PATIENCE: Patience =
+pub(super) const PATIENCE: Patience =
     Patience { head: Duration::from_secs(limits::HANDSHAKE_SECS), stall: Duration::from_secs(limits::STALL_SECS) };
 
 /// Answers requests until the connection ends, stands still, or becomes a websocket. When the server goes down, a
 /// request that is being answered is answered.
-async fn converse<IO, S, B>(
+pub(super) async fn converse<IO, S, B>(
     stream: IO,
     service: S,
     mut leaving: watch::Receiver<bool>,

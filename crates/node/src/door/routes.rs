@@ -9,16 +9,19 @@ use grasp_core::repo::Site;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
 
 use super::git::{self, GitHouse};
 use super::networks::NetworksDoor;
 use super::pages::landing::{Landing, landing};
 use super::reply::{Answer, Reply};
 use super::session::Rooms;
+use super::side::{self, Port, Sight};
+use super::status::StatusBoard;
 use super::{client, nip11, pages, socket};
-use crate::config::Config;
+use crate::config::{Config, StatusAt};
 use crate::door::listen::Presence;
-use crate::meter::{self, Meter};
+use crate::meter::Meter;
 
 /// What answers requests.
 pub(crate) struct House {
@@ -28,6 +31,10 @@ pub(crate) struct House {
     pub(crate) rooms: Rooms,
     pub(crate) git: Arc<GitHouse>,
     pub(crate) meter: Meter,
+    /// Places for connections.
+    pub(crate) places: Arc<Semaphore>,
+    /// How everything is.
+    pub(crate) status: StatusBoard,
 }
 
 /// Answers one request. `presence` keeps the server from going down while the connection lives.
@@ -38,15 +45,35 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
     let head = request.method() == Method::HEAD;
+    let (meter, word) = (house.meter.clone(), word(&house.config, request.uri().path()));
     let mut answer = route(house, peer, presence, request).await;
     allow_everybody(answer.headers_mut());
-    if head {
-        if let Some(length) = hyper::body::Body::size_hint(answer.body()).exact() {
-            answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
-        }
-        *answer.body_mut() = Reply::from(Vec::new());
+    meter.relay().request(word, answer.status().as_u16());
+    Ok(if head { bodiless(answer) } else { answer })
+}
+
+/// What a path leads to, for measurements.
+fn word(config: &Config, path: &str) -> &'static str {
+    let below = path.strip_prefix(config.base_path.as_str()).unwrap_or_default();
+    match below.rsplit('/').next().unwrap_or_default() {
+        _ if matches!(below, "" | "/") => "relay",
+        _ if Sight::at(path).or_else(|| Sight::at(below)).is_some() => "watch",
+        "refs" => "info_refs",
+        "git-upload-pack" => "upload_pack",
+        "git-receive-pack" => "receive_pack",
+        "purgatory" | "replication.json" => "repository_json",
+        last if last.ends_with(".git") => "repository",
+        _ => "other",
     }
-    Ok(answer)
+}
+
+/// The answer to HEAD: what GET would give, without its body.
+pub(crate) fn bodiless(mut answer: Answer) -> Answer {
+    if let Some(length) = hyper::body::Body::size_hint(answer.body()).exact() {
+        answer.headers_mut().entry(header::CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+    }
+    *answer.body_mut() = Reply::from(Vec::new());
+    answer
 }
 
 async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request: Request<Incoming>) -> Answer {
@@ -62,16 +89,16 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     }
     if *request.method() == Method::GET && socket::is_upgrade(request.headers()) {
         // Whoever comes directly has its place already.
+        let address = client::address(peer, request.headers(), &house.config.trusted_proxies);
         let place = if presence.place.is_some() {
             None
         } else {
-            let address = client::address(peer, request.headers(), &house.config.trusted_proxies);
             match house.networks.enter(address).await {
                 Some(place) => Some(place),
                 None => return status(StatusCode::TOO_MANY_REQUESTS, "too many connections from your network\n"),
             }
         };
-        return socket::upgrade(house, place, presence, request);
+        return socket::upgrade(house, address, place, presence, request);
     }
     if accepts_nostr_json(request.headers()) {
         return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());
@@ -95,6 +122,7 @@ fn front(house: &House) -> String {
         curation: None,
         grasps: &nip11::grasps(config),
         contact: None,
+        status: config.status == StatusAt::Everywhere,
     })
 }
 
@@ -107,26 +135,13 @@ async fn elsewhere(house: &Arc<House>, peer: IpAddr, request: Request<Incoming>)
     }
     let below = path.strip_prefix(house.config.base_path.as_str()).unwrap_or_default();
     // Who measures asks at the root of a port, too, unless told otherwise.
-    if path == METRICS || below == METRICS {
-        return metrics(house, request.method());
+    if let Some(sight) = Sight::at(path).or_else(|| Sight::at(below)) {
+        return side::answer(house, Port::Main, sight, request.method(), request.headers());
     }
     let Some((site, below)) = below.strip_prefix('/').and_then(Site::from_path) else { return not_found() };
     let below = below.to_owned();
     let client = git::Client::new(client::address(peer, request.headers(), &house.config.trusted_proxies));
     git::route(house.git.clone(), client, site, below, request).await
-}
-
-/// The path of the measurements.
-const METRICS: &str = "/metrics";
-
-fn metrics(house: &House, method: &Method) -> Answer {
-    if !house.config.metrics {
-        return not_found();
-    }
-    match *method {
-        Method::GET | Method::HEAD => with_type(StatusCode::OK, meter::CONTENT_TYPE, house.meter.encode()),
-        _ => method_not_allowed("GET, HEAD, OPTIONS"),
-    }
 }
 
 fn accepts_nostr_json(headers: &HeaderMap) -> bool {

@@ -40,6 +40,8 @@ use crate::hands::live::LiveDoor;
 use crate::hands::mail::{Head, Letter, Postbox, SubKey, push_frame};
 use crate::hands::offer::Offer;
 use crate::hands::readers::{Job, ReadersDoor, ScanJob};
+use crate::meter::Meter;
+use crate::meter::relay::{self, Sitting};
 
 /// How long a client may take to make room for what it asked for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
@@ -66,6 +68,7 @@ pub(crate) struct Rooms {
     pub(crate) max_subscriptions: usize,
     pub(crate) max_neg_sessions: usize,
     pub(crate) keys: Arc<AtomicU64>,
+    pub(crate) meter: Meter,
 }
 
 impl Rooms {
@@ -90,11 +93,14 @@ pub(crate) struct Out {
     /// buffer back, so that a long answer is made in one and the same memory.
     #[expect(clippy::vec_box, reason = "jobs travel boxed from room to room")]
     then: Vec<Box<ScanJob>>,
+    /// Messages that have not been counted yet.
+    said: relay::Said,
 }
 
 impl Out {
     /// A message.
     pub(crate) fn text(&mut self, text: &str) {
+        self.said[relay::said(text)] += 1;
         push_frame(&mut self.frames, &[text.as_bytes()]);
     }
 
@@ -103,12 +109,14 @@ impl Out {
         if !self.frames.is_empty() {
             self.parts.push(std::mem::take(&mut self.frames));
         }
+        self.said[relay::SAID_EVENT] += frames_of(&part);
         self.parts.push(part);
     }
 
     /// A live event.
     pub(crate) fn live(&mut self, head: &Head, json: &Arc<[u8]>) {
         head.push_event(&mut self.frames, json);
+        self.said[relay::SAID_EVENT] += 1;
         self.live_bytes += json.len();
     }
 
@@ -136,6 +144,37 @@ impl Out {
     fn len(&self) -> usize {
         self.frames.len() + self.parts.iter().map(Vec::len).sum::<usize>()
     }
+}
+
+/// How many websocket frames stand in a row, as [`push_frame`] writes them.
+fn frames_of(mut bytes: &[u8]) -> u64 {
+    let mut count = 0;
+    while let [_, short, rest @ ..] = bytes {
+        let (length, rest) = match (short, rest) {
+            (126, [a, b, rest @ ..]) => (u64::from(u16::from_be_bytes([*a, *b])), rest),
+            (127, [a, b, c, d, e, f, g, h, rest @ ..]) => (u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]), rest),
+            (short, rest) => (u64::from(*short), rest),
+        };
+        count += 1;
+        bytes = usize::try_from(length).ok().and_then(|length| rest.get(length..)).unwrap_or_default();
+    }
+    count
+}
+
+/// The place of a message among the types that are counted.
+fn place_of(message: &Result<ClientMessage<'_>, BadMessage>) -> usize {
+    let label = match message {
+        Ok(ClientMessage::Event(_)) => "event",
+        Ok(ClientMessage::Req(..)) => "req",
+        Ok(ClientMessage::Close(_)) => "close",
+        Ok(ClientMessage::Count(..)) => "count",
+        Ok(ClientMessage::Auth(_)) => "auth",
+        Ok(ClientMessage::NegOpen(..)) => "neg_open",
+        Ok(ClientMessage::NegMsg(..)) => "neg_msg",
+        Ok(ClientMessage::NegClose(_)) => "neg_close",
+        Err(_) => "other",
+    };
+    relay::HEARD.iter().position(|known| *known == label).unwrap_or(relay::HEARD.len() - 1)
 }
 
 /// Why a session ends.
@@ -166,6 +205,7 @@ pub(crate) struct Session {
     /// Keys that the client has shown to hold.
     keys: Arc<[PublicKey]>,
     heard: Moment,
+    _sitting: Sitting,
 }
 
 impl Drop for Session {
@@ -175,7 +215,7 @@ impl Drop for Session {
 }
 
 impl Session {
-    pub(crate) fn new(house: &House, place: Option<Place>, presence: Arc<Presence>) -> Self {
+    pub(crate) fn new(house: &House, place: Option<Place>, presence: Arc<Presence>, sitting: Sitting) -> Self {
         let (postbox, inbox) = Postbox::new();
         Self {
             rooms: house.rooms.clone(),
@@ -191,6 +231,7 @@ impl Session {
             auth_attempts: 0,
             keys: Arc::new([]),
             heard: house.rooms.clock.mono(),
+            _sitting: sitting,
         }
     }
 
@@ -318,6 +359,8 @@ impl Session {
             // Somebody made room for this: a sign of life. What merely fits into the system's buffer is none.
             self.heard = self.rooms.clock.mono();
         }
+        let bytes = self.out.len();
+        self.rooms.meter.relay().said(&mut self.out.said, bytes);
         self.postbox.sent_live(std::mem::take(&mut self.out.live_bytes));
         self.out.frames.clear();
         let mut written = self.out.parts.drain(..);
@@ -389,7 +432,9 @@ impl Session {
 
     async fn message(&mut self, text: &str) -> Result<(), End> {
         let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
-        match ClientMessage::parse(text) {
+        let message = ClientMessage::parse(text);
+        rooms.meter.relay().heard(place_of(&message), text.len());
+        match message {
             Ok(ClientMessage::Event(event)) => return self.publish(event).await,
             Ok(ClientMessage::Auth(event)) => self.authenticate(event),
             Ok(ClientMessage::Req(name, filters)) => subscriptions.req(rooms, postbox, out, name, filters),
@@ -415,6 +460,7 @@ impl Session {
 
     async fn publish(&mut self, text: &str) -> Result<(), End> {
         if !self.place.as_ref().or(self.presence.place.as_ref()).is_none_or(Place::may_publish) {
+            self.rooms.meter.relay().judged(None, &Verdict::Refuse(Refusal::TooFast));
             self.refuse(text, Refusal::TooFast);
             return Ok(());
         }

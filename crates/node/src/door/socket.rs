@@ -1,5 +1,6 @@
 //! From an HTTP request to a websocket session.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::networks::Place;
 use super::reply::Answer;
 use super::routes::{House, status};
 use super::session::Session;
+use crate::meter::relay::Sitting;
 
 /// Whether a request wants to become a websocket. `Connection` is a list: `keep-alive, Upgrade` counts.
 pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
@@ -31,6 +33,7 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 /// Answers the handshake and lets a session run on what comes of it.
 pub(crate) fn upgrade(
     house: Arc<House>,
+    address: IpAddr,
     place: Option<Place>,
     presence: Arc<Presence>,
     mut request: Request<Incoming>,
@@ -58,7 +61,8 @@ pub(crate) fn upgrade(
             Err(_) => return debug!("a handshake took too long"),
         };
         let stream = WebSocketStream::from_raw_socket(io, Role::Server, Some(websocket_config())).await;
-        Session::new(&house, place, presence).run(stream).await;
+        let sitting = Sitting::new(&house.meter, address);
+        Session::new(&house, place, presence, sitting).run(stream).await;
     });
     let mut answer = status(StatusCode::SWITCHING_PROTOCOLS, "");
     let headers = answer.headers_mut();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::{Filter, message};
+use grasp_core::time::Moment;
 use grasp_store::Scan;
 
 use super::session::{Out, Rooms};
@@ -32,6 +33,7 @@ struct Sub {
     bytes: usize,
     /// Live events that came before EOSE; afterwards `None`.
     held_back: Option<Vec<Arc<[u8]>>>,
+    asked: Moment,
 }
 
 enum Waiting {
@@ -54,7 +56,10 @@ impl Subscriptions {
         let key = rooms.new_key();
         self.filter_bytes += bytes;
         self.by_name.insert(name.clone(), key);
-        self.subs.insert(key, Sub { head: Head::new(&name), name, bytes, held_back: Some(Vec::new()) });
+        self.subs.insert(
+            key,
+            Sub { head: Head::new(&name), name, bytes, held_back: Some(Vec::new()), asked: rooms.clock.mono() },
+        );
         self.waiting.push_back(Waiting::Req(key, filters));
         self.start(rooms, to);
     }
@@ -135,6 +140,7 @@ impl Subscriptions {
             Next::More(scan) => return out.then(scan),
             Next::End => {
                 out.text(&message::eose(&sub.name));
+                rooms.meter.relay().answered(rooms.clock.mono().since(sub.asked));
                 for json in sub.held_back.take().into_iter().flatten() {
                     out.live(&sub.head, &json);
                 }

@@ -17,7 +17,7 @@ use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 
 /// Bytes of refs that are kept in memory: a hundred repositories with ten thousand refs each, or most others together.
-const MAX_BYTES: usize = 128 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 128 * 1024 * 1024;
 
 /// What a ref takes in memory beside its name, roughly; the rendered advertisement counts once more.
 const BYTES_PER_REF: usize = 300;
@@ -96,6 +96,11 @@ impl Directory {
     /// The announced repositories that are open.
     pub(crate) fn announced(&self) -> Vec<Site> {
         self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).cloned().collect())
+    }
+
+    /// Bytes of refs that are in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// How many repositories are open.

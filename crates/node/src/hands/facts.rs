@@ -8,6 +8,7 @@ use grasp_core::registrar::Registrar;
 use grasp_core::registrar::io::{Found, Question, Told};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::purgatory::{Waiting, What};
+use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site, State};
 use grasp_core::sync::io::{Followed, Seq};
 use grasp_core::time::Now;
@@ -160,6 +161,10 @@ pub(crate) fn view(registrar: &Registrar, txn: &Batch<'_>, now: Now, site: &Site
         let strict = registrar.rules().strict_maintainers;
         let members = family.map(|family| family.maintainers(repo.owner, strict)).unwrap_or_default();
         view.maintainers = members.iter().map(|key| key.npub()).collect();
+    }
+    let states = registrar.states_for(site);
+    if let Some((id, _)) = states.into_iter().find(|(_, place)| *place == Place::Served) {
+        view.state = txn.event(id)?.map(|(event, _)| event);
     }
     let mut bytes = 0;
     for (id, waiting) in registrar.waiting_at(site).into_iter().take(MAX_SHOWN) {

@@ -1,7 +1,7 @@
 //! The librarian: sets of items for reconciliations, shared by all who ask the same at the same time.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -33,20 +33,34 @@ pub(crate) enum Request {
 
 /// Where requests are handed in.
 #[derive(Clone)]
-pub(crate) struct LibraryDoor(Sender<Request>);
+pub(crate) struct LibraryDoor {
+    sender: Sender<Request>,
+    /// Bytes of all sets.
+    budget: Arc<AtomicUsize>,
+}
 
 impl LibraryDoor {
     pub(crate) fn new() -> (Self, Receiver<Request>) {
         let (sender, receiver) = crossbeam_channel::unbounded();
-        (Self(sender), receiver)
+        (Self { sender, budget: Arc::default() }, receiver)
     }
 
     pub(crate) fn open(&self, filter: Filter, sub: SubKey, to: Postbox) {
-        let _ = self.0.send(Request::Open { filter, sub, to });
+        let _ = self.sender.send(Request::Open { filter, sub, to });
+    }
+
+    /// How many requests wait.
+    pub(crate) fn len(&self) -> usize {
+        self.sender.len()
+    }
+
+    /// Bytes of all sets.
+    pub(crate) fn bytes(&self) -> usize {
+        self.budget.load(Ordering::Relaxed)
     }
 
     pub(crate) fn built(&self, question: Question, set: Result<Arc<Held>, SetProblem>) {
-        let _ = self.0.send(Request::Built { question, set });
+        let _ = self.sender.send(Request::Built { question, set });
     }
 }
 
@@ -89,7 +103,7 @@ pub(crate) struct Librarian {
 impl Librarian {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
-        let budget = Arc::new(AtomicUsize::new(0));
+        let budget = self.door.budget.clone();
         let mut shelves: HashMap<Question, Shelf> = HashMap::new();
         loop {
             crossbeam_channel::select! {

@@ -252,6 +252,12 @@ impl Line {
         Some(queue.take())
     }
 
+    /// How many offers of clients and of relays wait, and how many notes; nothing if somebody moves them at this moment.
+    pub(crate) fn lengths(&self) -> Option<[usize; 3]> {
+        let queue = self.queue.try_lock().ok()?;
+        Some([queue.clients.slots.len(), queue.relays.slots.len(), queue.notes.len() + queue.patient.len()])
+    }
+
     /// Whether no more offers are taken.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().closed

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
@@ -50,6 +50,8 @@ pub(crate) struct LiveDoor {
     passing: Sender<Request>,
     /// Whether the bell has been rung and not yet been heard.
     rung: Arc<AtomicBool>,
+    /// Filter memory of all subscriptions, for who wants to know.
+    filter_bytes: Arc<AtomicUsize>,
 }
 
 /// What stands behind the door.
@@ -57,6 +59,7 @@ pub(crate) struct LiveInbox {
     requests: Receiver<Request>,
     passing: Receiver<Request>,
     rung: Arc<AtomicBool>,
+    filter_bytes: Arc<AtomicUsize>,
 }
 
 impl LiveDoor {
@@ -64,7 +67,19 @@ impl LiveDoor {
         let (sender, requests) = crossbeam_channel::unbounded();
         let (passing, passing_inbox) = crossbeam_channel::bounded(MAX_PASSING);
         let rung = Arc::new(AtomicBool::new(false));
-        (Self { sender, passing, rung: rung.clone() }, LiveInbox { requests, passing: passing_inbox, rung })
+        let filter_bytes = Arc::new(AtomicUsize::new(0));
+        let door = Self { sender, passing, rung: rung.clone(), filter_bytes: filter_bytes.clone() };
+        (door, LiveInbox { requests, passing: passing_inbox, rung, filter_bytes })
+    }
+
+    /// How many requests wait.
+    pub(crate) fn len(&self) -> usize {
+        self.sender.len() + self.passing.len()
+    }
+
+    /// Filter memory of all subscriptions.
+    pub(crate) fn filter_bytes(&self) -> usize {
+        self.filter_bytes.load(Ordering::Relaxed)
     }
 
     /// Begins a subscription: it hears everything that becomes visible from now on, and a scan shows what was visible
@@ -145,6 +160,7 @@ impl Live {
                 },
                 recv(stop) -> _ => break,
             }
+            inbox.filter_bytes.store(self.bytes, Ordering::Relaxed);
         }
     }
 

@@ -16,6 +16,7 @@ use grasp_git::receive::Incoming;
 use tokio::sync::oneshot;
 
 use super::line::Line;
+use super::vitals::Vitals;
 
 /// Something for the desk.
 pub(crate) enum Note {
@@ -34,14 +35,16 @@ pub(crate) enum Note {
     /// Sync wants rows written down and others forgotten. It is told nothing of it, and nothing is lost with them that
     /// could not be found out again.
     Remember(Vec<Row>, Vec<RowKey>),
+    /// How is the writer? It is heard whatever else goes wrong.
+    Pulse(crossbeam_channel::Sender<Vitals>),
     /// What the hunt has to say.
     Hunt(HuntNote),
 }
 
 /// What the hunt tells the desk.
 pub(crate) enum HuntNote {
-    /// A fetch has begun for what these events need.
-    Began(FetchId, Vec<EventId>),
+    /// A fetch is to begin for what these events need. It begins when this, and every row before it, is on disk.
+    Began(FetchId, Vec<EventId>, oneshot::Sender<()>),
     /// It has brought a pack, which belongs to the desk now.
     Arrived(Haul, Incoming),
     /// What was sought under this name is here already.
@@ -93,6 +96,8 @@ pub(crate) struct Needed {
 pub(crate) struct SiteView {
     /// The announcement that decides, and whether it is served.
     pub(crate) announcement: Option<(Arc<Signed>, Place)>,
+    /// The state that is served.
+    pub(crate) state: Option<Arc<Signed>>,
     /// Who may speak for it, as npubs.
     pub(crate) maintainers: Vec<String>,
     /// What waits, with the time at which it gives up and what it needs.

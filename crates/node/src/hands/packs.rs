@@ -113,6 +113,11 @@ impl Packs {
         })
     }
 
+    /// Bytes that are kept, and how many may be.
+    pub(crate) fn load(&self) -> (u64, u64) {
+        (self.used.load(Ordering::Relaxed), self.budget)
+    }
+
     /// Follows the answer to a request. Whoever is the first to ask also gets to make it.
     pub(crate) fn follow(self: &Arc<Self>, key: &Key) -> io::Result<(Reader, Option<Maker>)> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);

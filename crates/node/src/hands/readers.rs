@@ -85,6 +85,11 @@ impl ReadersDoor {
         (Self(sender), receiver)
     }
 
+    /// How many jobs wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn submit(&self, job: Job) {
         // The readers are gone only when the server is going down.
         let _ = self.0.send(job);

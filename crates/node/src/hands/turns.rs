@@ -22,9 +22,18 @@ pub(crate) enum Busy {
     Network,
 }
 
+/// How busy it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Load {
+    pub(crate) places: usize,
+    pub(crate) busy: usize,
+    pub(crate) waiting: usize,
+}
+
 /// A bounded number of places and the queue before them.
 #[derive(Debug)]
 pub(crate) struct Turns {
+    places: usize,
     most_waiting: usize,
     most_waiting_per_network: usize,
     /// Places are given back by any thread, so a lock guards the books, for an instant.
@@ -62,7 +71,7 @@ impl Turns {
     pub(crate) fn new(places: usize, most_waiting: usize, most_waiting_per_network: usize) -> Arc<Self> {
         let books =
             Books { free: places.max(1), waiting: 0, lines: HashMap::new(), round: VecDeque::new(), next_ticket: 0 };
-        Arc::new(Self { most_waiting, most_waiting_per_network, books: Mutex::new(books) })
+        Arc::new(Self { places: places.max(1), most_waiting, most_waiting_per_network, books: Mutex::new(books) })
     }
 
     /// Takes a place, or waits for one. Refuses at once when too many wait already; whoever stops waiting leaves the
@@ -74,6 +83,12 @@ impl Turns {
         };
         // The caller goes away without calling only if the books are gone, and they live as long as `self`.
         called.await.map_err(|_| Busy::Everybody)
+    }
+
+    /// How many places there are, how many of them are taken, and how many wait.
+    pub(crate) fn load(&self) -> Load {
+        let books = self.books();
+        Load { places: self.places, busy: self.places.saturating_sub(books.free), waiting: books.waiting }
     }
 
     /// Whether anybody waits.

@@ -24,6 +24,7 @@ use crate::door::routes::status;
 use crate::hands::directory::{Advertisement, Open, Snapshot};
 use crate::hands::packs::{End, Key, Maker, Reader};
 use crate::hands::turns::{Busy, Turn, Turns};
+use crate::meter::git::{Kind, Operation};
 
 /// Tips of other repositories that an advertisement names, so that their objects need not be sent.
 const MAX_HAVES: usize = 1_000;
@@ -178,11 +179,13 @@ impl Job {
         // A step of a negotiation is a few lines for one client.
         if self.fetch.answer == serve::request::Answer::Negotiation {
             let turns = self.git.serving.clone();
-            return self.directly(&turns).await;
+            return self.directly(&turns, None).await;
         }
+        let kind = if self.is_clone() { Kind::Clone } else { Kind::Fetch };
+        let operation = Operation::new(&self.git.meter, kind, &self.site);
         if size.unwrap_or(u64::MAX) > self.git.largest_kept {
             let turns = self.git.serving_large.clone();
-            return self.directly(&turns).await;
+            return self.directly(&turns, Some(operation)).await;
         }
         let request = self.fetch.key.0;
         let key = Key { site: self.site.clone(), generation, request, version: self.protocol as u8 };
@@ -192,13 +195,19 @@ impl Job {
                 // Perhaps the disk is full; then everybody is served without it.
                 warn!(%problem, "cannot keep answers to fetches");
                 let turns = self.git.serving_large.clone();
-                return self.directly(&turns).await;
+                return self.directly(&turns, Some(operation)).await;
             }
         };
+        self.git.meter.git().cache(maker.is_none());
         if let Some(maker) = maker {
             tokio::spawn(self.make(maker));
         }
-        follow(reader).await
+        follow(reader, operation).await
+    }
+
+    /// Whether the client has nothing yet.
+    fn is_clone(&self) -> bool {
+        !self.fetch.body.windows(5).any(|line| line == b"have ")
     }
 
     /// Makes an answer for everybody who wants it.
@@ -229,7 +238,7 @@ impl Job {
     }
 
     /// Makes an answer for one client alone, as fast as it reads, but not slower than anybody would.
-    async fn directly(self, turns: &Arc<Turns>) -> Answer {
+    async fn directly(self, turns: &Arc<Turns>, mut operation: Option<Operation>) -> Answer {
         let turn = match turn(turns, self.client).await {
             Ok(turn) => turn,
             Err(why) => return busy(why),
@@ -239,10 +248,16 @@ impl Job {
         let patience = Duration::from_secs(limits::STALL_SECS);
         tokio::task::spawn_blocking(move || {
             let result = self.run(|bytes| {
+                if let Some(operation) = &mut operation {
+                    operation.moved(bytes.len());
+                }
                 let send = feed.send_timeout(Ok(Bytes::copy_from_slice(bytes)), patience);
                 runtime.block_on(send).map_err(|_| ChildProblem::Unwanted)
             });
             debug!(ended = result.is_ok(), "an answer was made for one client");
+            if let Some(operation) = operation.take().filter(|_| result.is_ok()) {
+                operation.succeed();
+            }
             drop(turn);
         });
         let mut answer = result(Bytes::new());
@@ -261,8 +276,11 @@ impl Job {
     }
 }
 
+/// Somebody who follows an answer.
+type Following = (Reader, Operation);
+
 /// Sends an answer as it comes to be.
-async fn follow(mut reader: Reader) -> Answer {
+async fn follow(mut reader: Reader, operation: Operation) -> Answer {
     let first = reader.ready().await;
     match (first.bytes, first.end) {
         (0, End::Busy(why)) => return busy(why),
@@ -270,16 +288,23 @@ async fn follow(mut reader: Reader) -> Answer {
         _ => {}
     }
     let mut answer = result(Bytes::new());
-    *answer.body_mut() = Reply::drawn(stream::unfold(Some(reader), part));
+    *answer.body_mut() = Reply::drawn(stream::unfold(Some((reader, operation)), part));
     answer
 }
 
 /// The next part of an answer, and what gives the one after it.
-async fn part(reader: Option<Reader>) -> Option<(io::Result<Bytes>, Option<Reader>)> {
-    let mut reader = reader?;
+async fn part(following: Option<Following>) -> Option<(io::Result<Bytes>, Option<Following>)> {
+    let (mut reader, mut operation) = following?;
     match reader.next().await {
-        Ok(part) => Some((Ok(part), Some(reader))),
-        Err(End::Complete | End::Refused) => None,
+        Ok(part) => {
+            operation.moved(part.len());
+            Some((Ok(part), Some((reader, operation))))
+        }
+        Err(End::Complete) => {
+            operation.succeed();
+            None
+        }
+        Err(End::Refused) => None,
         Err(_) => Some((Err(io::Error::other("the answer was not made to its end")), None)),
     }
 }

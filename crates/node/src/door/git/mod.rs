@@ -3,6 +3,7 @@
 mod body;
 mod fetch;
 mod receive;
+mod replication;
 pub(crate) mod site;
 
 use std::net::IpAddr;
@@ -29,7 +30,9 @@ use crate::config::GitSettings;
 use crate::hands::directory::{Directory, Snapshot};
 use crate::hands::notes::DeskDoor;
 use crate::hands::packs::Packs;
+use crate::hands::sync::board::SyncDoor;
 use crate::hands::turns::{Busy, Turn, Turns};
+use crate::meter::Meter;
 
 /// What answers git clients.
 pub(crate) struct GitHouse {
@@ -64,6 +67,9 @@ pub(crate) struct GitHouse {
     pub(crate) fetch_bytes: Arc<Semaphore>,
     /// Differs from start to start.
     pub(crate) boot: u64,
+    pub(crate) meter: Meter,
+    /// Who knows what other relays have, if there is sync.
+    pub(crate) sync: Option<SyncDoor>,
     /// The address of the service, for people.
     pub(crate) url: String,
     /// The name of the service and its relay, for pages.
@@ -71,7 +77,10 @@ pub(crate) struct GitHouse {
 }
 
 /// Units of the budget for fetch requests.
-pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / body::UNIT;
+pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / FETCH_UNIT_BYTES;
+
+/// Bytes that one of them stands for.
+pub(crate) const FETCH_UNIT_BYTES: usize = body::UNIT;
 
 /// Who asks.
 #[derive(Clone, Copy)]
@@ -123,10 +132,13 @@ pub(crate) async fn route(
         "git-upload-pack" if request.method() == Method::POST => fetch::upload(git, site, client, request).await,
         "git-receive-pack" if request.method() == Method::POST => receive::push(git, site, client, request).await,
         "purgatory" if reads => site::show(&git, (site, &open), Show::Purgatory, client, request.headers()).await,
+        "replication.json" if reads && is_announced => {
+            site::show(&git, (site, &open), Show::Replication, client, request.headers()).await
+        }
         "" if reads && is_announced => site::show(&git, (site, &open), Show::Page, client, request.headers()).await,
         "git-upload-pack" | "git-receive-pack" => method_not_allowed("POST, OPTIONS"),
         "info/refs" | "purgatory" => method_not_allowed("GET, HEAD, OPTIONS"),
-        "" if is_announced => method_not_allowed("GET, HEAD, OPTIONS"),
+        "" | "replication.json" if is_announced => method_not_allowed("GET, HEAD, OPTIONS"),
         _ => not_found(),
     }
 }

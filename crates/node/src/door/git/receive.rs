@@ -22,6 +22,7 @@ use super::{Client, GitHouse, busy, turn, typed};
 use crate::door::reply::{Answer, Feed, Reply};
 use crate::door::routes::status;
 use crate::hands::notes::{CheckedPush, Permitted};
+use crate::meter::git::{Kind, Operation};
 
 const RESULT: &str = "application/x-git-receive-pack-result";
 
@@ -85,20 +86,25 @@ async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body)
     if request.commands.is_empty() {
         return (typed(RESULT, Bytes::new()), Some(body));
     }
-    let permitted = match git.desk.ask(site.clone(), request.commands.clone(), client.network_name()).await {
+    let operation = Operation::new(&git.meter, Kind::Push, &site);
+    let permitted = git.desk.ask(site.clone(), request.commands.clone(), client.network_name()).await;
+    git.meter.git().authorised(permitted.is_ok());
+    let permitted = match permitted {
         Ok(permitted) => permitted,
         Err(refusal) => return (refuse(&git, &site, &request, &refusal.into()), Some(body)),
     };
     if permitted.permit.is_empty() {
+        operation.succeed();
         return (typed(RESULT, success(&request)), Some(body));
     }
-    let spooled = spool(&git, &permitted.permit, &mut body, rest).await;
+    let mut operation = operation;
+    let spooled = spool(&git, &permitted.permit, &mut body, rest, &mut operation).await;
     let (pack, received) = match spooled {
         Ok(spooled) => spooled,
         Err(sorry) => return (refuse(&git, &site, &request, &sorry), Some(body)),
     };
     let (feed, reply) = Reply::stream();
-    tokio::spawn(finish(git, client, permitted, request, pack, received, feed));
+    tokio::spawn(finish(git, client, permitted, (request, operation), pack, received, feed));
     let mut answer = typed(RESULT, Bytes::new());
     *answer.body_mut() = reply;
     (answer, None)
@@ -145,6 +151,7 @@ async fn spool(
     permit: &Permit,
     body: &mut Body,
     rest: Vec<u8>,
+    operation: &mut Operation,
 ) -> Result<(Incoming, Received), Sorry> {
     let limits = git.pack_limits(!permit.uploads.is_empty());
     let layout = git.layout.clone();
@@ -157,6 +164,7 @@ async fn spool(
         gathered.extend_from_slice(&next.unwrap_or_default());
         if end || gathered.len() >= GATHER {
             let bytes = std::mem::take(&mut gathered);
+            operation.moved(bytes.len());
             let (layout, reserve) = (git.layout.clone(), git.reserve_bytes);
             let write = move || {
                 // What is small is let through; what is large must not take the room that events need.
@@ -180,7 +188,7 @@ async fn finish(
     git: Arc<GitHouse>,
     client: Client,
     permitted: Permitted,
-    request: PushRequest,
+    (request, operation): (PushRequest, Operation),
     pack: Incoming,
     received: Received,
     feed: Feed,
@@ -199,8 +207,12 @@ async fn finish(
     };
     crash::point("push.done");
     let last = match result {
-        Ok(()) => success(&request),
+        Ok(()) => {
+            operation.succeed();
+            success(&request)
+        }
         Err(sorry) => {
+            git.meter.git().refused(sorry.code);
             debug!(%site, code = sorry.code, text = %sorry.text, "a push is refused");
             refusal(&git, &site, &request, &sorry)
         }
@@ -335,6 +347,7 @@ fn refusal(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) ->
 
 /// Refuses a push.
 fn refuse(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) -> Answer {
+    git.meter.git().refused(sorry.code);
     debug!(%site, code = sorry.code, text = %sorry.text, "a push is refused");
     typed(RESULT, refusal(git, site, request, sorry))
 }

@@ -10,8 +10,9 @@ use grasp_git::refs::Target;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
-use super::{Client, GitHouse, busy, fetch, turn};
+use super::{Client, GitHouse, busy, fetch, replication, turn};
 use crate::door::pages::purgatory::{Standing, WaitingView, purgatory_json};
+use crate::door::pages::replication::{Replication, replication_json};
 use crate::door::pages::repository::{RefView, RepositoryPage, repository};
 use crate::door::reply::Answer;
 use crate::door::routes::{html, status, with_type};
@@ -25,6 +26,8 @@ pub(super) enum Show {
     Page,
     /// What waits, for programs.
     Purgatory,
+    /// Where else it is, for programs.
+    Replication,
 }
 
 /// Shows a site.
@@ -48,9 +51,16 @@ pub(super) async fn show(
             let json = purgatory_json(&site.path(), standing, &waiting(&view));
             fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
         }
+        Show::Replication => {
+            let known = replication::known(git, &site, &view).await;
+            let json = replication_json(&site.path(), &known);
+            fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+        }
         Show::Page => {
             let Some(snapshot) = git.snapshot(&site).await else { return fetch::failed() };
-            fresh(headers, page(git, &site, standing, &view, &snapshot), |page| html(StatusCode::OK, page))
+            let known = replication::known(git, &site, &view).await;
+            let page = page(git, (&site, standing), &view, &snapshot, known);
+            fresh(headers, page, |page| html(StatusCode::OK, page))
         }
     }
 }
@@ -69,7 +79,13 @@ pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(Strin
     answer
 }
 
-fn page(git: &GitHouse, site: &Site, standing: Standing, view: &SiteView, snapshot: &Snapshot) -> String {
+fn page(
+    git: &GitHouse,
+    (site, standing): (&Site, Standing),
+    view: &SiteView,
+    snapshot: &Snapshot,
+    replication: Replication,
+) -> String {
     let event = view.announcement.as_ref().map(|(event, _)| event);
     let tag = |name: &str| event.and_then(|event| event.tag(name)).unwrap_or_default().to_owned();
     let values = |name: &str| event.into_iter().flat_map(|event| event.all_values(name)).map(str::to_owned).collect();
@@ -98,8 +114,7 @@ fn page(git: &GitHouse, site: &Site, standing: Standing, view: &SiteView, snapsh
         pull_requests: refs("refs/nostr/").len(),
         waiting: waiting(view),
         web: values("web"),
-        relays: values("relays"),
-        clone: values("clone"),
+        replication,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What a browser sees at the service's own address.
 
-use super::{Link, PROSE_CHARS, Text, hint, page, shortened};
+use super::{Link, PROSE_CHARS, Text, hint, is_harmless, page, shortened};
 
 /// What the landing page says.
 pub(crate) struct Landing<'a> {
@@ -19,6 +19,8 @@ pub(crate) struct Landing<'a> {
     pub(crate) curation: Option<&'a str>,
     /// The parts of GRASP that are on; without any, no repositories are hosted.
     pub(crate) grasps: &'a [&'a str],
+    /// Whether anybody may see how the service is.
+    pub(crate) status: bool,
     /// How to reach the operator: a URL or any text.
     pub(crate) contact: Option<&'a str>,
 }
@@ -54,11 +56,17 @@ pub(crate) fn landing(view: &Landing<'_>) -> String {
     body += &format!(
         "<h2>For programs</h2><p>The relay describes itself \
          (<a href=\"https://github.com/nostr-protocol/nips/blob/master/11.md\">NIP-11</a>) to those who ask:</p>\
-         <pre>curl -H &#39;Accept: application/nostr+json&#39; {}/</pre><footer>graspd {}</footer>",
+         <pre>curl -H &#39;Accept: application/nostr+json&#39; {}/</pre><footer>{}graspd {}</footer>",
         Text(view.git_url),
+        if view.status { status(view) } else { String::new() },
         Text(view.version),
     );
     page(view.name, &body)
+}
+
+fn status(view: &Landing<'_>) -> String {
+    let url = format!("{}/status", view.git_url);
+    if is_harmless(&url) { format!("<a href=\"{}\">Status</a> · ", Text(&url)) } else { String::new() }
 }
 
 fn publish(view: &Landing<'_>) -> String {
@@ -108,6 +116,7 @@ mod tests {
             curation: Some(text),
             grasps,
             contact: Some(text),
+            status: true,
         }
     }
 
@@ -137,6 +146,7 @@ mod tests {
             curation: None,
             grasps: &["GRASP-01", "GRASP-06"],
             contact: Some("https://a.example/me"),
+            status: true,
         };
         let page = landing(&view);
         expect_tame(&page);
@@ -151,6 +161,7 @@ mod tests {
             "href=\"https://a.example/me\"",
             "11.md",
             "graspd 1.2.3",
+            "href=\"https://code.example/g/status\"",
         ] {
             assert!(page.contains(text), "{text} is missing: {page}");
         }

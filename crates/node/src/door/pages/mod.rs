@@ -1,4 +1,4 @@
-//! The few pages that a person may see: HTML made here, without a script, of text that strangers wrote.
+//! The few pages that a person may see: HTML made here, without a script but for the [`status`], of text that strangers wrote.
 //!
 //! Every page is a pure function of a view. Nothing gets into a page but through [`Text`], [`Link`] or [`percent`], and
 //! nothing of a stranger's choice is longer than is said beside it, so a page stays small whatever is in the view.
@@ -6,7 +6,9 @@
 pub(crate) mod landing;
 pub(crate) mod not_found;
 pub(crate) mod purgatory;
+pub(crate) mod replication;
 pub(crate) mod repository;
+pub(crate) mod status;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,6 +60,8 @@ pub(crate) fn robots() -> &'static str {
      Disallow: /*/git-upload-pack\n\
      Disallow: /*/git-receive-pack\n\
      Disallow: /*/purgatory\n\
+     Disallow: /*/replication.json\n\
+     Disallow: /status\n\
      Allow: /\n"
 }
 
@@ -171,11 +175,12 @@ mod tests {
 
     /// Every tag of a page must be one that we write, with attributes that we write, and every link must be harmless.
     pub(super) fn expect_tame(page: &str) {
-        const TAGS: [&str; 23] = [
+        const TAGS: [&str; 24] = [
             "!doctype", "html", "head", "body", "main", "meta", "title", "style", "h1", "h2", "p", "pre", "code", "a",
-            "b", "ul", "li", "dl", "dt", "dd", "footer", "small", "br",
+            "b", "ul", "li", "dl", "dt", "dd", "footer", "small", "br", "span",
         ];
-        const ATTRIBUTES: [&str; 7] = ["lang", "charset", "name", "content", "href", "rel", "class"];
+        const ATTRIBUTES: [&str; 10] =
+            ["lang", "charset", "name", "content", "href", "rel", "class", "data-k", "data-shape", "id"];
         for tag in page.split('<').skip(1) {
             let (tag, text) = tag.split_once('>').unwrap_or_else(|| panic!("an open tag: {tag}"));
             assert!(!text.contains('>'), "a stray bracket: {text}");

@@ -1,6 +1,7 @@
 //! What a browser sees at a repository's address.
 
 use super::purgatory::{Standing, WaitingView};
+use super::replication::{self, Replication};
 use super::{Link, NAME_CHARS, PROSE_CHARS, Text, hint, is_harmless, list, page, percent, shortened};
 
 /// Characters of an object id that are shown: enough to recognise it.
@@ -48,8 +49,8 @@ pub(crate) struct RepositoryPage {
     pub(crate) waiting: Vec<WaitingView>,
     /// Pages of the project.
     pub(crate) web: Vec<String>,
-    pub(crate) relays: Vec<String>,
-    pub(crate) clone: Vec<String>,
+    /// Where else it is.
+    pub(crate) replication: Replication,
 }
 
 /// A repository's page.
@@ -73,8 +74,8 @@ pub(crate) fn repository(view: &RepositoryPage) -> String {
     body += &waiting(view);
     body += &format!("<h2>Owner</h2><p>{}</p>", code(&view.owner));
     body += &section("Maintainers", view.maintainers.iter(), |npub| code(npub));
-    body += &section("Relays", view.relays.iter(), |url| Link(url).to_string());
-    body += &section("Git servers", view.clone.iter(), |url| Link(url).to_string());
+    let json = format!("{}/replication.json", view.git_url);
+    body += &replication::section(&view.replication, is_harmless(&json).then_some(json.as_str()));
     page(name, &body)
 }
 
@@ -192,7 +193,7 @@ fn short(oid: &str) -> String {
 }
 
 /// A moment in words, `2026-11-16 00:06 UTC`; beyond the year 9999, the number.
-fn utc(secs: u64) -> String {
+pub(super) fn utc(secs: u64) -> String {
     const YEAR_10000: u64 = 253_402_300_800;
     if secs >= YEAR_10000 {
         return secs.to_string();
@@ -232,8 +233,7 @@ mod tests {
             pull_requests: 0,
             waiting: Vec::new(),
             web: Vec::new(),
-            relays: Vec::new(),
-            clone: Vec::new(),
+            replication: Replication::default(),
         }
     }
 
@@ -266,8 +266,25 @@ mod tests {
             pull_requests: times,
             waiting: vec![waiting; times],
             web: texts.clone(),
-            relays: texts.clone(),
-            clone: texts,
+            replication: Replication {
+                state: Some((text.clone(), u64::MAX)),
+                relays: vec![
+                    replication::RelayRow {
+                        url: text.clone(),
+                        state: "connected",
+                        has: replication::Has::Unseen,
+                        covered: true,
+                        heard_at: None,
+                        lacks: None,
+                        why: Some(text.clone()),
+                    };
+                    times
+                ],
+                servers: vec![
+                    replication::ServerRow { url: text.clone(), has: replication::Has::Unknown, how: "" };
+                    times
+                ],
+            },
             standing: Standing::Waiting,
             ..view(&text)
         }
@@ -298,7 +315,7 @@ mod tests {
         for character in ["🚀", "&", "x", "\""] {
             let text = character.repeat(1_000 / character.len());
             let hostile = repository(&RepositoryPage { owner: NPUB.to_owned(), ..full_of(&text, 150) });
-            assert!(hostile.len() < 100_000, "{} bytes full of {character}", hostile.len());
+            assert!(hostile.len() < 110_000, "{} bytes full of {character}", hostile.len());
             expect_tame(&hostile);
         }
         assert!(repository(&view("tool")).len() < 5_000);
@@ -377,7 +394,13 @@ mod tests {
     fn only_urls_of_servers_become_links() {
         let urls = ["javascript:alert(1)", "https://a.example/x", "ssh://git@a.example/x", "wss://r.example"];
         let urls: Vec<String> = urls.map(str::to_owned).into();
-        let page = repository(&RepositoryPage { relays: urls.clone(), clone: urls.clone(), web: urls, ..view("tool") });
+        let mut replication = Replication::default();
+        for url in &urls {
+            let both = full_of(url, 1).replication;
+            replication.relays.extend(both.relays.into_iter().map(|row| replication::RelayRow { why: None, ..row }));
+            replication.servers.extend(both.servers);
+        }
+        let page = repository(&RepositoryPage { replication, web: urls, ..view("tool") });
         for (text, times) in [
             ("<a href=\"https://a.example/x\" rel=\"nofollow noopener\">https://a.example/x</a>", 3),
             ("<a href=\"wss://r.example\" rel=\"nofollow noopener\">wss://r.example</a>", 3),

@@ -13,12 +13,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use grasp_core::hunt::io::{Catch, End, Fetch, FetchId, HostRow, Input, Output, Survey};
 use grasp_core::hunt::origin::Origin;
-use grasp_core::hunt::{Hunter, Manners};
+use grasp_core::hunt::{Hunter, Manners, View};
 use grasp_core::machine::Machine;
 use grasp_core::outbound::Reach;
 use grasp_core::registrar::io::Haul;
 use grasp_store::Store;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -29,11 +29,9 @@ use super::line::Line;
 use super::notes::{HuntNote, Note};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::meter::Meter;
+use crate::meter::hunt::HostSample;
+use crate::meter::{Meter, house};
 use crate::outbound::dial::Dialler;
-
-/// How often rows are handed to the writer.
-const ROWS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the gauges are renewed.
 const VIEW_EVERY: Duration = Duration::from_secs(2);
@@ -47,6 +45,8 @@ pub(crate) struct Means {
     pub(crate) fetching: Arc<FetchRoom>,
     pub(crate) dialler: Arc<Dialler>,
     pub(crate) meter: Meter,
+    /// Where people see how the search goes.
+    pub(crate) pictures: watch::Sender<Arc<View>>,
 }
 
 /// What comes back from what the room has begun.
@@ -64,8 +64,6 @@ pub(crate) struct HuntRoom {
     outbox: mpsc::UnboundedSender<News>,
     /// The machine bounds how many there are.
     running: HashMap<FetchId, AbortHandle>,
-    rows: HashMap<String, Option<HostRow>>,
-    rows_at: Option<Instant>,
     view_at: Instant,
 }
 
@@ -92,16 +90,7 @@ impl HuntRoom {
             Ok(rows) => warn!(rows, "some of what was known of git servers cannot be read"),
             Err(problem) => warn!(%problem, "what was known of git servers cannot be read"),
         }
-        Self {
-            means,
-            machine,
-            inbox,
-            outbox,
-            running: HashMap::new(),
-            rows: HashMap::new(),
-            rows_at: None,
-            view_at: Instant::now(),
-        }
+        Self { means, machine, inbox, outbox, running: HashMap::new(), view_at: Instant::now() }
     }
 
     /// The room's life: until it is asked to stop.
@@ -120,13 +109,12 @@ impl HuntRoom {
         for (_, fetch) in self.running.drain() {
             fetch.abort();
         }
-        self.write_rows();
     }
 
     fn wake_at(&self) -> Instant {
         let now = self.means.clock.now();
         let machine = self.machine.alarm().map(|(at, _)| Instant::now() + at.since(now.mono));
-        [machine, self.rows_at].into_iter().flatten().min().map_or(self.view_at, |at| at.min(self.view_at))
+        machine.map_or(self.view_at, |at| at.min(self.view_at))
     }
 
     fn wake(&mut self) {
@@ -136,11 +124,17 @@ impl HuntRoom {
             self.act();
         }
         let at = Instant::now();
-        if self.rows_at.is_some_and(|due| due <= at) {
-            self.write_rows();
-        }
         if self.view_at <= at {
             self.view_at = at + VIEW_EVERY;
+            let view = self.machine.view();
+            let hosts = view.hosts.iter().map(|host| HostSample {
+                authority: &host.authority,
+                in_flight: host.in_flight,
+                requests: host.requests,
+            });
+            self.means.meter.hunt().view(view.quarries.len(), hosts);
+            self.means.meter.hunt().tally(view.tally.rounds, view.tally.oids);
+            self.means.pictures.send_replace(Arc::new(view));
         }
     }
 
@@ -164,6 +158,10 @@ impl HuntRoom {
     }
 
     fn tell(&mut self, input: Input) {
+        self.means.meter.house().input(house::Machine::Hunt, &input);
+        if let Input::Fetched(_, catch) = &input {
+            self.means.meter.hunt().fetched(&catch.end);
+        }
         self.machine.handle(self.means.clock.now(), input);
         self.act();
     }
@@ -171,13 +169,14 @@ impl HuntRoom {
     /// Does what the machine wants.
     fn act(&mut self) {
         while let Some(output) = self.machine.poll() {
+            self.means.meter.house().output(house::Machine::Hunt, &output);
             match output {
                 Output::Survey { origin, terms } => self.survey(origin, terms),
                 Output::Fetch(fetch) => self.fetch(fetch),
                 Output::Cancel(id) => self.cancel(id),
                 Output::Tried(events) => self.means.line.post(Note::Hunt(HuntNote::Tried(events))),
-                Output::Remember(row) => self.keep(row.authority.clone(), Some(row)),
-                Output::Forget(authority) => self.keep(authority, None),
+                Output::Remember(row) => self.write(vec![row], Vec::new()),
+                Output::Forget(authority) => self.write(Vec::new(), vec![authority]),
                 Output::Shun(site, url, why) => info!(%site, url, %why, "a git server is not called"),
             }
         }
@@ -196,11 +195,18 @@ impl HuntRoom {
         let id = fetch.id;
         debug!(site = %fetch.site, url = %fetch.target, objects = fetch.oids.len(), form = ?fetch.form, "fetching");
         let events = fetch.events.iter().map(|(event, _)| *event).collect();
-        self.means.line.post(Note::Hunt(HuntNote::Began(id, events)));
+        let (begin, begins) = oneshot::channel();
+        self.means.line.post(Note::Hunt(HuntNote::Began(id, events, begin)));
         let over = Over { id, line: self.means.line.clone() };
         let (fetching, outbox, line) = (self.means.fetching.clone(), self.outbox.clone(), self.means.line.clone());
         let task = tokio::spawn(async move {
             let over = over;
+            // Whatever a crash forgets has not been asked.
+            if begins.await.is_err() {
+                drop(over);
+                let _ = outbox.send(News::Fetched(id, Catch { oids: Vec::new(), end: End::Ours }));
+                return;
+            }
             let answering = || drop(outbox.send(News::Answering(id)));
             let Fetched { catch, pack } = fetching.fetch(&fetch, answering).await;
             debug!(site = %fetch.site, url = %fetch.target, found = catch.oids.len(), end = ?catch.end, "fetched");
@@ -230,23 +236,9 @@ impl HuntRoom {
         }
     }
 
-    fn keep(&mut self, authority: String, row: Option<HostRow>) {
-        self.rows.insert(authority, row);
-        self.rows_at.get_or_insert(Instant::now() + ROWS_EVERY);
-    }
-
-    fn write_rows(&mut self) {
-        self.rows_at = None;
-        let (mut rows, mut gone) = (Vec::new(), Vec::new());
-        for (authority, row) in self.rows.drain() {
-            match row {
-                Some(row) => rows.push(row),
-                None => gone.push(authority),
-            }
-        }
-        if !rows.is_empty() || !gone.is_empty() {
-            self.means.line.post(Note::Hunt(HuntNote::Remember(rows, gone)));
-        }
+    /// What must be on disk before the fetch that follows it.
+    fn write(&self, rows: Vec<HostRow>, gone: Vec<String>) {
+        self.means.line.post(Note::Hunt(HuntNote::Remember(rows, gone)));
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Arrived, Desk, State};
 use crate::hands::facts;
 use crate::hands::notes::{self, HuntNote, Note};
 use crate::hands::offer::Checked;
+use crate::meter;
 
 impl Desk {
     /// Tells the registrar all that there is to tell and does what it wants done, inside one transaction.
@@ -44,6 +45,8 @@ impl Desk {
                     Input::PushArrived(arrival)
                 }
                 Note::Ended(push) => Input::PushEnded(push),
+                // It is answered outside of transactions.
+                Note::Pulse(_) => continue,
                 Note::Ordered(order, carried) => {
                     state.orders.remove(&order.id);
                     let exists = carried.outcome != Outcome::Retired;
@@ -69,7 +72,10 @@ impl Desk {
                     }
                     continue;
                 }
-                Note::Hunt(HuntNote::Began(fetch, events)) => Input::FetchBegan(fetch, events),
+                Note::Hunt(HuntNote::Began(fetch, events, begin)) => {
+                    hearing.settled.begun.push(begin);
+                    Input::FetchBegan(fetch, events)
+                }
                 Note::Hunt(HuntNote::Arrived(haul, pack)) => {
                     state.hauls.insert(haul.fetch, pack);
                     Input::FetchArrived(haul)
@@ -137,12 +143,14 @@ struct Hearing<'h, 's> {
 
 impl Hearing<'_, '_> {
     fn tell(&mut self, input: Input) -> Result<(), StoreError> {
+        self.desk.meter.house().input(meter::house::Machine::Registrar, &input);
         self.registrar.handle(self.now, input);
         self.drain()
     }
 
     fn drain(&mut self) -> Result<(), StoreError> {
         while let Some(output) = self.registrar.poll() {
+            self.desk.meter.house().output(meter::house::Machine::Registrar, &output);
             let settled = &mut *self.settled;
             match output {
                 Output::Write(write) => self.txn.write(&write)?,

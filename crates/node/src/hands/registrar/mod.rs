@@ -32,6 +32,7 @@ use super::live::LiveDoor;
 use super::maintenance::MaintenanceDoor;
 use super::notes::{HuntNote, Note};
 use super::sync_post::{SyncMail, SyncPost};
+use super::vitals::Vitals;
 use crate::clock::Clock;
 use crate::meter::Meter;
 use settled::Settled;
@@ -198,12 +199,14 @@ impl Desk {
                 return self.refuse(batch, &Refusal::StoreFailed);
             }
         }
+        let (began, events) = (Instant::now(), batch.len());
         let outcome = self
             .refresh(state)
             .and_then(|()| self.store.check_room())
             .and_then(|()| self.settle(state, &batch, &mut settled));
         match outcome {
             Ok(()) => {
+                self.meter.house().committed(began.elapsed(), events, true);
                 state.not_before = None;
                 state.next_expiry = settled.next_expiry;
                 state.purging = settled.purging;
@@ -222,6 +225,7 @@ impl Desk {
                 if !batch.is_empty() || state.not_before.is_none() {
                     warn!(%problem, events = batch.len(), "nothing of a batch was stored");
                 }
+                self.meter.house().committed(began.elapsed(), events, false);
                 state.not_before = Some(Instant::now() + RETRY);
                 let unheard = std::mem::take(&mut settled.unheard);
                 if state.stale {
@@ -308,12 +312,31 @@ impl ReadyDesk {
                 last_commit.is_some_and(|(at, events)| at.elapsed() < GATHER && (2..LARGE_BATCH).contains(&events));
             let expecting = !self.state.orders.is_empty();
             let Some(taken) = self.desk.line.take(until, busy.then_some(GATHER), expecting) else { break };
+            let (taken, pulses) = part(taken);
             let events = taken.batch.len();
-            self.desk.turn(&mut self.state, taken);
+            let due = until.is_some_and(|until| Instant::now() >= until) || !self.state.unheard.is_empty();
+            if due || pulses.is_empty() || events > 0 || !taken.notes.is_empty() {
+                self.desk.turn(&mut self.state, taken);
+            }
+            for reply in pulses {
+                let _ = reply.send(self.vitals());
+            }
             last_commit = Some((Instant::now(), events));
             if events > 0 {
                 debug!(events, "a batch is done");
             }
+        }
+    }
+
+    /// How the writer is.
+    fn vitals(&self) -> Vitals {
+        let Self { desk, state } = self;
+        let written = desk.store.check_room().and_then(|()| desk.store.begin().map(drop));
+        let stuck = state.stale.then(|| "the last batch could not be stored".to_owned());
+        Vitals {
+            problem: written.err().map(|problem| problem.to_string()).or(stuck),
+            orders: state.orders.len(),
+            ..Vitals::of(&state.registrar, desk.clock.mono())
         }
     }
 
@@ -328,6 +351,21 @@ impl ReadyDesk {
         let due = Instant::now() + wait;
         Some(self.state.not_before.map_or(due, |not_before| due.max(not_before)))
     }
+}
+
+/// Who wants to know how the writer is, apart from everything else.
+fn part(taken: Taken) -> (Taken, Vec<crossbeam_channel::Sender<Vitals>>) {
+    let Taken { batch, notes } = taken;
+    let mut pulses = Vec::new();
+    let notes = notes.into_iter().filter_map(|note| match note {
+        Note::Pulse(reply) => {
+            pulses.push(reply);
+            None
+        }
+        other => Some(other),
+    });
+    let notes = notes.collect();
+    (Taken { batch, notes }, pulses)
 }
 
 fn cannot_write() -> PushRefusal {

@@ -47,6 +47,8 @@ pub(super) struct Settled {
     /// The same for the hunt.
     pub(super) quarries: BTreeSet<Identifier>,
     pub(super) sought: BTreeMap<Identifier, Vec<Quarry>>,
+    /// Fetches that may begin.
+    pub(super) begun: Vec<oneshot::Sender<()>>,
     /// Fetches whose packs are not needed any more.
     pub(super) adopted: Vec<FetchId>,
 }
@@ -72,6 +74,7 @@ impl Settled {
             followed: BTreeMap::new(),
             quarries: BTreeSet::new(),
             sought: BTreeMap::new(),
+            begun: Vec::new(),
             adopted: Vec::new(),
         }
     }
@@ -107,6 +110,9 @@ impl Desk {
             }
         }
         self.hunt.send(settled.sought);
+        for begin in settled.begun {
+            let _ = begin.send(());
+        }
         let hauls = settled.adopted.iter().filter_map(|fetch| state.hauls.remove(fetch)).collect();
         self.room.drop_packs(hauls);
         for (reply, needed) in settled.needed {
@@ -151,6 +157,13 @@ impl Desk {
             let verdict = verdict.unwrap_or(Verdict::Refuse(Refusal::StoreFailed));
             match from {
                 Origin::Client { postbox, .. } => {
+                    self.meter.relay().judged(
+                        result.as_ref().ok().map(|event| event.kind),
+                        &match &result {
+                            Ok(_) => verdict.clone(),
+                            Err(rejected) => Verdict::Refuse(rejected.why.clone()),
+                        },
+                    );
                     direct += u64::from(result.is_ok() && verdict == Verdict::Accept);
                     postbox.send(match result {
                         Ok(event) => answer(event.id, &verdict),

@@ -4,6 +4,7 @@
 //! what sockets hear and what the desk has decided goes in, what the machine wants goes to sockets, the line and the desk.
 
 mod answers;
+pub(crate) mod board;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
+use self::board::{Board, Picture, Question};
 use super::line::Line;
 use super::notes::Note;
 use super::offer::Offer;
@@ -32,7 +34,7 @@ use super::relay_socket::{FromSocket, Known, Permit, RelaySocket, SocketHandle, 
 use super::sync_post::SyncPost;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::meter::Meter;
+use crate::meter::{self, Meter};
 
 /// Things that sockets have heard and that wait to be told: each socket waits with its next one when it is full.
 const INBOX: usize = 256;
@@ -58,6 +60,10 @@ pub(crate) struct Means {
     pub(crate) clock: Clock,
     pub(crate) sockets: Arc<Sockets>,
     pub(crate) meter: Meter,
+    /// Where people see how relays are.
+    pub(crate) pictures: watch::Sender<Arc<Picture>>,
+    /// What pages ask.
+    pub(crate) questions: mpsc::Receiver<Question>,
 }
 
 /// The room.
@@ -75,6 +81,7 @@ pub(crate) struct SyncRoom {
     gone: Vec<RowKey>,
     rows_at: Option<Instant>,
     view_at: Instant,
+    board: Board,
 }
 
 /// What the machine is told once.
@@ -145,6 +152,7 @@ impl SyncRoom {
             gone: Vec::new(),
             rows_at: None,
             view_at: Instant::now(),
+            board: Board::default(),
         }
     }
 
@@ -161,6 +169,7 @@ impl SyncRoom {
                     }
                 }
                 () = self.means.post.posted() => self.hear_desk(),
+                Some(question) = self.means.questions.recv() => self.answer(question),
                 () = tokio::time::sleep_until(alarm) => self.wake(),
                 _ = stop.changed() => break,
             }
@@ -186,17 +195,29 @@ impl SyncRoom {
         }
         if self.view_at <= at {
             self.view_at = at + VIEW_EVERY;
-            self.means.meter.sync().view(&self.machine.view());
+            let view = self.machine.view();
+            self.means.meter.sync().view(&view);
+            self.means.pictures.send_replace(Arc::new(self.board.picture(view)));
         }
+    }
+
+    fn answer(&self, question: Question) {
+        let Question { repo, reply } = question;
+        // Whoever asked may have gone.
+        let _ = reply.send(self.board.standings(&repo, self.machine.replication(&repo)));
     }
 
     fn hear(&mut self, heard: FromSocket) {
         match heard {
             FromSocket::Up(session, terms) => self.tell(Input::Up(session, terms), None),
-            FromSocket::Heard(session, heard, permit) => self.tell(Input::Heard(session, heard), permit),
+            FromSocket::Heard(session, heard, permit) => {
+                self.board.heard(session, &heard, self.means.clock.wall());
+                self.tell(Input::Heard(session, heard), permit);
+            }
             FromSocket::Unsent(session, bytes) => self.tell(Input::Unsent(session, bytes), None),
             FromSocket::Down(session, loss) => {
                 self.handles.remove(&session);
+                self.board.ended(session);
                 self.tell(Input::Down(session, loss), None);
             }
         }
@@ -206,6 +227,7 @@ impl SyncRoom {
     fn hear_desk(&mut self) {
         let mail = self.means.post.take();
         for (name, followed) in mail.interest {
+            self.board.followed(&name, &followed);
             self.tell(Input::Interest(name, followed), None);
         }
         self.hear_store();
@@ -236,6 +258,7 @@ impl SyncRoom {
     }
 
     fn tell(&mut self, input: Input, permit: Option<Permit>) {
+        self.means.meter.house().input(meter::house::Machine::Sync, &input);
         self.machine.handle(self.means.clock.now(), input);
         self.act(permit);
     }
@@ -254,9 +277,11 @@ impl SyncRoom {
 
     fn do_one(&mut self, output: Output, permit: &mut Option<Permit>, answers: &mut VecDeque<Input>) {
         let store = &self.means.store;
+        self.means.meter.house().output(meter::house::Machine::Sync, &output);
         match output {
             Output::Dial(session, url) => {
                 debug!(relay = %url, "dialling");
+                self.board.dialled(session, &url);
                 let handle = RelaySocket::spawn(&self.means.sockets, session, url, self.outbox.clone());
                 self.handles.insert(session, handle);
             }
@@ -284,6 +309,7 @@ impl SyncRoom {
             Output::Note(note) => {
                 crate::meter::log::note(&note);
                 self.means.meter.sync().note(&note);
+                self.board.note(&note, self.means.clock.wall());
             }
         }
     }

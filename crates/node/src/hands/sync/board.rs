@@ -1,0 +1,215 @@
+//! What the room notes for people: why relays are not well, and which states they were seen to have.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use grasp_core::nostr::{EventId, PublicKey, kinds};
+use grasp_core::repo::{Identifier, RepoId};
+use grasp_core::sync::io::{Followed, Heard, Note, Session};
+use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::{RepoLink, View};
+use grasp_core::time::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::meter::words;
+
+/// States of relays that are remembered: of everything that is followed, each at a few relays. Ten megabytes at most.
+const MAX_SEEN: usize = 50_000;
+
+/// Relays that lack something of a repository, as far as that is remembered.
+const MAX_LACKING: usize = 10_000;
+
+/// Characters of a relay's own words that are kept.
+const WORDS: usize = 200;
+
+/// Questions that may wait. Pages are made one after the other.
+const QUESTIONS: usize = 16;
+
+/// How long somebody waits for an answer.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Sync at one moment, for people.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Picture {
+    pub(crate) view: View,
+    /// The last trouble with relays.
+    pub(crate) why: BTreeMap<RelayUrl, Why>,
+}
+
+/// Trouble with a relay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Why {
+    pub(crate) at: Timestamp,
+    /// In words, some of which may be the relay's.
+    pub(crate) text: String,
+}
+
+/// A state that a relay was seen to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    pub(crate) id: EventId,
+    pub(crate) created_at: Timestamp,
+    /// Since when it is known.
+    pub(crate) since: Timestamp,
+}
+
+/// How a relay stands to a repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Standing {
+    pub(crate) link: RepoLink,
+    /// The newest state of each maintainer that it was seen to have.
+    pub(crate) seen: BTreeMap<PublicKey, Seen>,
+    /// How many events of the repository it lacks, as of when.
+    pub(crate) lacks: Option<(u64, Timestamp)>,
+    pub(crate) why: Option<Why>,
+}
+
+/// A question about a repository.
+pub(crate) struct Question {
+    pub(super) repo: RepoId,
+    pub(super) reply: oneshot::Sender<Vec<Standing>>,
+}
+
+/// Where pages ask about repositories.
+#[derive(Clone, Debug)]
+pub(crate) struct SyncDoor(mpsc::Sender<Question>);
+
+impl SyncDoor {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (sender, questions) = mpsc::channel(QUESTIONS);
+        (Self(sender), questions)
+    }
+
+    /// How the relays of a repository stand; nothing if sync is too busy to say.
+    pub(crate) async fn ask(&self, repo: RepoId) -> Option<Vec<Standing>> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(Question { repo, reply }).ok()?;
+        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    urls: HashMap<Session, RelayUrl>,
+    why: BTreeMap<RelayUrl, Why>,
+    /// Whose states count, by name.
+    keepers: BTreeMap<Identifier, BTreeSet<PublicKey>>,
+    seen: BTreeMap<(Identifier, PublicKey), BTreeMap<RelayUrl, Seen>>,
+    /// How many there are of them.
+    count: usize,
+    lacking: BTreeMap<(RelayUrl, RepoId), (u64, Timestamp)>,
+}
+
+impl Board {
+    /// A connection is being made.
+    pub(super) fn dialled(&mut self, session: Session, url: &RelayUrl) {
+        self.urls.insert(session, url.clone());
+    }
+
+    /// It is over.
+    pub(super) fn ended(&mut self, session: Session) {
+        self.urls.remove(&session);
+    }
+
+    /// What is followed under a name.
+    pub(super) fn followed(&mut self, name: &Identifier, followed: &[Followed]) {
+        if followed.is_empty() {
+            self.keepers.remove(name);
+            let gone: Vec<_> =
+                self.seen.range((name.clone(), PublicKey([0; 32]))..).map(|(key, _)| key.clone()).collect();
+            for key in gone.into_iter().take_while(|(other, _)| other == name) {
+                self.count -= self.seen.remove(&key).map_or(0, |relays| relays.len());
+            }
+        } else {
+            let keepers = followed.iter().flat_map(|repo| repo.authors.iter().copied().chain([repo.repo.owner]));
+            self.keepers.insert(name.clone(), keepers.collect());
+        }
+    }
+
+    /// A relay says something. If it is a state of somebody whose states count, that is noted.
+    pub(super) fn heard(&mut self, session: Session, heard: &Heard, now: Timestamp) {
+        let Heard::Event(_, event, _) = heard else { return };
+        if event.kind != kinds::STATE {
+            return;
+        }
+        let Some(name) = event.tag("d").and_then(Identifier::new) else { return };
+        let Some(url) = self.urls.get(&session) else { return };
+        if !self.keepers.get(&name).is_some_and(|keepers| keepers.contains(&event.pubkey)) {
+            return;
+        }
+        let url = url.clone();
+        let relays = self.seen.entry((name, event.pubkey)).or_default();
+        let new = Seen { id: event.id, created_at: event.created_at, since: now };
+        match relays.get_mut(&url) {
+            Some(old) if old.id == new.id || old.created_at > new.created_at => {}
+            Some(old) => *old = new,
+            None => {
+                relays.insert(url, new);
+                self.count += 1;
+            }
+        }
+        while self.count > MAX_SEEN {
+            // Whoever is forgotten is seen again with the next full pass.
+            self.count -= self.seen.pop_first().map_or(self.count, |(_, relays)| relays.len());
+        }
+    }
+
+    /// Something that people may want to know.
+    pub(super) fn note(&mut self, note: &Note, now: Timestamp) {
+        let (relay, text) = match note {
+            Note::Failed { relay, loss, .. } => (relay, format!("no connection: {}", spoken(loss))),
+            Note::Lost(relay, loss) => (relay, format!("connection lost: {}", spoken(loss))),
+            Note::RateLimited(relay, text, _) => (relay, format!("it wants less of us: {}", shortened(text))),
+            Note::Parked(relay, text) => (relay, format!("it wants nothing to do with us: {}", shortened(text))),
+            Note::PassFailed(relay, text) => (relay, format!("part of the history could not be had: {text}")),
+            Note::PeerLacks(relay, repo, count) => {
+                if self.lacking.len() >= MAX_LACKING {
+                    self.lacking.pop_first();
+                }
+                self.lacking.insert((relay.clone(), repo.clone()), (*count, now));
+                return;
+            }
+            Note::CaughtUp { relay, whole: true, .. } => {
+                self.why.remove(relay);
+                return;
+            }
+            _ => return,
+        };
+        self.why.insert(relay.clone(), Why { at: now, text });
+    }
+
+    /// A picture for people.
+    pub(super) fn picture(&mut self, view: View) -> Picture {
+        let links: BTreeSet<&RelayUrl> = view.links.iter().map(|link| &link.url).collect();
+        self.why.retain(|relay, _| links.contains(relay));
+        let why = self.why.clone();
+        Picture { view, why }
+    }
+
+    /// Adds to what the machine knows of a repository's relays what was noted.
+    pub(super) fn standings(&self, repo: &RepoId, links: Vec<RepoLink>) -> Vec<Standing> {
+        let from = (repo.identifier.clone(), PublicKey([0; 32]));
+        let states: Vec<_> = self.seen.range(from..).take_while(|((name, _), _)| *name == repo.identifier).collect();
+        links
+            .into_iter()
+            .map(|link| Standing {
+                seen: states
+                    .iter()
+                    .filter_map(|((_, author), relays)| Some((*author, *relays.get(&link.url)?)))
+                    .collect(),
+                lacks: self.lacking.get(&(link.url.clone(), repo.clone())).copied(),
+                why: self.why.get(&link.url).cloned(),
+                link,
+            })
+            .collect()
+    }
+}
+
+/// The name of a variant as words.
+fn spoken(value: &impl std::fmt::Debug) -> String {
+    words::variant(value).replace('_', " ")
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(WORDS).collect()
+}
