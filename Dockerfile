@@ -1,0 +1,34 @@
+# graspd in a container. Everything that it keeps is below /data.
+#
+#   docker build -t graspd .
+#   docker run -d --name graspd -e NGIT_DOMAIN=code.example -p 127.0.0.1:7334:7334 -v graspd:/data graspd
+#
+# deploy/compose.yml adds a proxy that does TLS.
+
+FROM rust:1-bookworm AS build
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY crates crates
+RUN cargo build --release --locked --package graspd
+
+FROM debian:bookworm-slim
+# git does the work on packs; curl asks how it goes. graspd brings its own list of certificate authorities, git and curl
+# in this image use the system's.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates curl git \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 7334 --user-group --no-create-home --shell /usr/sbin/nologin graspd \
+    && install -d -o graspd -g graspd -m 700 /data
+COPY --from=build /src/target/release/graspd /usr/local/bin/graspd
+USER graspd
+WORKDIR /data
+ENV NGIT_BIND_ADDRESS=0.0.0.0:7334 \
+    NGIT_GIT_DATA_PATH=/data/git \
+    NGIT_RELAY_DATA_PATH=/data/relay \
+    NO_COLOR=1
+VOLUME /data
+EXPOSE 7334
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:7334/healthz"]
+ENTRYPOINT ["/usr/local/bin/graspd"]
