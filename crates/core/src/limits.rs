@@ -353,6 +353,10 @@ pub const SYNC_LATE_EVENTS: u32 = 3;
 /// Empty answers that are remembered for it on each connection: more than are under way at once.
 pub const SYNC_LATE_REQUESTS: usize = 16;
 
+/// Links that are made in one step at the beginning: each looks at every repository that its relay is wanted for, a
+/// millisecond for ten thousand.
+pub const SYNC_LINK_SLICE: usize = 16;
+
 /// Reconciliations at once, on all relays: each holds the ids of its window.
 pub const SYNC_NEGS: usize = 4;
 

@@ -123,11 +123,14 @@ fn everything_is_on_disk_before_git_hears_of_it() {
     }
     let url = format!("http://{}{}", server.address, repo_path(&owner.npub(), "tool"));
     work.push(&url, &[&format!("{commit}:{MAIN}")]).done();
-    let pid = server.child.id();
+    let pid = server.child.id().to_string();
     assert_eq!(server.stop(), Some(0));
     let text = eventually("strace ends", || {
         let text = fs::read_to_string(&log).expect("a file");
-        text.contains(&format!("{pid} +++ exited")).then_some(text)
+        // Short process ids are followed by further spaces.
+        let ended =
+            |line: &str| line.strip_prefix(&pid).is_some_and(|rest| rest.trim_start().starts_with("+++ exited"));
+        text.lines().any(ended).then_some(text)
     });
 
     let trace = Trace::parse(&text);

@@ -101,7 +101,9 @@ fn two_servers_one_push_and_the_first_goes_away() {
     let newer = repo.state(THEN + 1, &[MAIN]);
     a.publish(&newer);
     repo.work.push(&repo.url(&a), &[MAIN]).done();
+    let pushed = Instant::now();
     b.eventually_served(&[&newer]);
+    eprintln!("the other server has it {:?} after the push", pushed.elapsed());
     a.kill();
     repo.expect_at(&b, &[MAIN]);
     b.eventually_served(&[&announcement, &newer]);

@@ -103,6 +103,8 @@ pub struct Syncer {
     dials: Dials,
     /// When each link wants to be woken.
     alarms: BTreeSet<(Moment, LinkId)>,
+    /// Places of relays that were wanted at the beginning and have no link yet.
+    unlinked: VecDeque<String>,
     /// Links that have something to do now.
     restless: BTreeSet<LinkId>,
     negs: usize,
@@ -132,6 +134,7 @@ impl Syncer {
             asks: BTreeMap::new(),
             dials: Dials::default(),
             alarms: BTreeSet::new(),
+            unlinked: VecDeque::new(),
             restless: BTreeSet::new(),
             negs: 0,
             starved: BTreeSet::new(),
@@ -180,13 +183,21 @@ impl Syncer {
                 self.out.push_back(Output::Forget(RowKey::Peer(peer.url)));
             }
         }
-        let places: Vec<String> = self.wants.places().map(|(place, _)| place.clone()).collect();
-        for place in places {
+        self.unlinked = self.wants.places().map(|(place, _)| place.clone()).collect();
+        self.link_some();
+    }
+
+    /// Makes the next few of the links that there are from the beginning: each looks at all that its relay is wanted for.
+    fn link_some(&mut self) {
+        for _ in 0..limits::SYNC_LINK_SLICE {
+            let Some(place) = self.unlinked.pop_front() else { break };
             self.relink(&place);
         }
-        // What is followed from now on was not followed then.
-        for link in self.links.values_mut() {
-            link.restored = None;
+        if self.unlinked.is_empty() {
+            // What is followed from now on was not followed then.
+            for link in self.links.values_mut() {
+                link.restored = None;
+            }
         }
     }
 
@@ -302,12 +313,16 @@ impl Machine for Syncer {
         let window = self.wants.closes.map(|at| (at, "the window"));
         let dial = self.dials.next().map(|at| (at, "a dial"));
         let save = self.save_at.map(|at| (at, "rows"));
-        let more = (!self.restless.is_empty() || self.refused.has_more()).then_some((self.now.mono, "more to do"));
+        let more = !self.restless.is_empty() || !self.unlinked.is_empty() || self.refused.has_more();
+        let more = more.then_some((self.now.mono, "more to do"));
         [links, window, dial, save, more].into_iter().flatten().min()
     }
 
     fn wake(&mut self, now: Now) {
         self.now = now;
+        if !self.unlinked.is_empty() {
+            self.link_some();
+        }
         if self.wants.closes.is_some_and(|at| at <= now.mono) {
             self.close_window();
         }

@@ -106,6 +106,10 @@ impl Desk {
         while ready.state.begins || !ready.state.registrar.is_idle() {
             let notes = if ready.state.begins { Vec::new() } else { ready.desk.line.take_notes(repaired) };
             ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
+            if ready.state.begins {
+                // Nothing could be written: the disk may be full, and will not be empty at once.
+                std::thread::sleep(RETRY / 10);
+            }
             if Instant::now() >= repaired {
                 warn!("some repositories are still being brought into line");
                 break;
