@@ -668,8 +668,8 @@ pub const HUNT_BACKOFF_SECS: [u64; 4] = [20, 40, 80, 120];
 /// Seconds between two rounds for what is dormant. GRASP-02 wants it looked for at least once an hour; a round takes time.
 pub const HUNT_DORMANT_SECS: u64 = 59 * 60;
 
-/// Seconds within which the same is not asked for at the same URL again, whatever new events come: one event costs its
-/// author nothing.
+/// Seconds within which the same URL is not asked again for a quarry, whatever new events come, unless it had everything:
+/// one event costs its author nothing.
 pub const HUNT_AGAIN_SECS: u64 = 20;
 
 /// New events of one owner's repositories that hurry a hunt in a minute. More of them wait.

@@ -134,9 +134,8 @@ async fn mirror(world: &World, source: &Server) -> Result<f64> {
     while let Some(clone) = clones.join_next().await {
         clone??;
     }
-    let seconds = rounded(started.elapsed().as_secs_f64());
-    std::fs::remove_dir_all(&folder)?;
-    Ok(seconds)
+    // They stay until the next run: a file system that has just removed thousands of files is slow to make new ones.
+    Ok(rounded(started.elapsed().as_secs_f64()))
 }
 
 fn clone(url: &str, to: &Path) -> Result<()> {

@@ -84,6 +84,10 @@ impl Hunter {
         stop.visit.outcome = Some(outcome(end, came));
         let (state, asked) = match end {
             End::Sent => {
+                if came == flight.oids.len() {
+                    // Whatever is sought next is something else.
+                    stop.visit.satisfied(flight.form);
+                }
                 if came > 0 {
                     stop.visit.form = Some(flight.form);
                 } else if flight.form == Form::Refs {

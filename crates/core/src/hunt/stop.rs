@@ -43,6 +43,8 @@ pub enum Outcome {
 pub(super) struct Visit {
     /// When it was last asked by object, and by ref.
     asked: [Option<Moment>; 2],
+    /// Whether it had everything then.
+    satisfied: [bool; 2],
     /// Which way of asking works.
     pub(super) form: Option<Form>,
     /// Its refs had nothing that is sought, and are not asked for before.
@@ -57,11 +59,18 @@ pub(super) struct Visit {
 impl Visit {
     pub(super) fn ask(&mut self, now: Moment, form: Form) {
         self.asked[form as usize] = Some(now);
+        self.satisfied[form as usize] = false;
+    }
+
+    /// It has sent everything that it was asked for.
+    pub(super) fn satisfied(&mut self, form: Form) {
+        self.satisfied[form as usize] = true;
     }
 
     /// When it may be asked in this way again.
     pub(super) fn again_at(&self, form: Form) -> Moment {
-        self.asked[form as usize].map_or(Moment(0), |at| at.plus_secs(limits::HUNT_AGAIN_SECS))
+        let asked = self.asked[form as usize].filter(|_| !self.satisfied[form as usize]);
+        asked.map_or(Moment(0), |at| at.plus_secs(limits::HUNT_AGAIN_SECS))
     }
 
     /// When it was last asked.

@@ -47,6 +47,8 @@ struct Flight {
     answered: bool,
     cancelled: bool,
     events: Vec<usize>,
+    form: Form,
+    sought: BTreeSet<String>,
 }
 
 /// What was done, to be told.
@@ -161,7 +163,8 @@ impl Watch {
         self.fetch_is_alone(now, repo, &what);
         let events = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
         let (answered, cancelled) = (false, false);
-        self.flights.insert(fetch.id, Flight { url, repo, since: now, answered, cancelled, events });
+        let (form, sought) = (fetch.form, fetch.oids.iter().cloned().collect());
+        self.flights.insert(fetch.id, Flight { url, repo, since: now, answered, cancelled, events, form, sought });
         self.counts.at_once = self.counts.at_once.max(self.flights.len());
         self.hold(self.flights.len() <= 16, "sixteen at once in all", what);
     }
@@ -245,8 +248,12 @@ impl Watch {
     }
 
     /// A fetch is over.
-    pub fn fetched(&mut self, cast: &Cast, now: Time, id: FetchId, end: &End) {
+    pub fn fetched(&mut self, cast: &Cast, now: Time, id: FetchId, (end, oids): (&End, &[String])) {
         let Some(flight) = self.flights.remove(&id) else { return };
+        if *end == End::Sent && flight.sought.iter().all(|oid| oids.contains(oid)) {
+            // Whatever is asked next is something else.
+            self.last.remove(&(flight.repo, flight.url, flight.form));
+        }
         let server = cast.urls[flight.url].server;
         if let Some(count) = self.machines.get_mut(&cast.servers[server].machine) {
             count.in_flight = count.in_flight.saturating_sub(1);

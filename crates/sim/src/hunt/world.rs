@@ -303,7 +303,7 @@ impl World {
         if early {
             self.ring(errand.repo);
         }
-        self.watch.fetched(&self.cast, self.time, id, &end);
+        self.watch.fetched(&self.cast, self.time, id, (&end, &oids));
         self.tell(Input::Fetched(id, Catch { oids, end }));
         if came && !early {
             self.ring(errand.repo);
