@@ -158,12 +158,17 @@ impl HuntRoom {
     }
 
     fn tell(&mut self, input: Input) {
+        self.hand(input);
+        self.act();
+    }
+
+    /// Tells the machine something whose consequences are looked at later.
+    fn hand(&mut self, input: Input) {
         self.means.meter.house().input(house::Machine::Hunt, &input);
         if let Input::Fetched(_, catch) = &input {
             self.means.meter.hunt().fetched(&catch.end);
         }
         self.machine.handle(self.means.clock.now(), input);
-        self.act();
     }
 
     /// Does what the machine wants.
@@ -231,8 +236,7 @@ impl HuntRoom {
     fn cancel(&mut self, id: FetchId) {
         if let Some(task) = self.running.remove(&id) {
             task.abort();
-            self.machine
-                .handle(self.means.clock.now(), Input::Fetched(id, Catch { oids: Vec::new(), end: End::Cancelled }));
+            self.hand(Input::Fetched(id, Catch { oids: Vec::new(), end: End::Cancelled }));
         }
     }
 
