@@ -1,17 +1,22 @@
 //! graspd: a nostr relay and a git host in one, for repositories that live on several such servers at once.
 //!
-//! - [`config`]: what the operator wants.
+//! - [`config`]: what the operator wants. [`cli`]: commands that talk to a running server, which answers in [`admin`].
 //! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time.
+//! - [`inherited`]: sockets that were handed over. [`notify`]: words to whoever supervises the process.
 //! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
 
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
 
+mod admin;
+mod cli;
 mod clock;
 mod config;
 mod door;
 mod hands;
+mod inherited;
 mod lock;
 mod meter;
+mod notify;
 mod outbound;
 mod rooms;
 
@@ -19,7 +24,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let matches = config::command().get_matches();
+    let matches = cli::command().get_matches();
+    if let Some(ended) = cli::run(&matches) {
+        return ended;
+    }
     let printing = matches.subcommand().filter(|(name, _)| *name == "config").map(|(_, config)| config.clone());
     if printing.as_ref().is_some_and(|config| config.get_flag("reference")) {
         print!("{}", config::reference());

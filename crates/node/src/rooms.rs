@@ -1,5 +1,6 @@
 //! Starts every room, opens the door, and closes everything in order.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -23,6 +24,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tracing::{info, warn};
 
+use crate::admin::Admin;
+use crate::admin::socket::AdminSocket;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::door::git::{self, GitHouse};
@@ -53,12 +56,15 @@ use crate::hands::sync::{self, SyncRoom};
 use crate::hands::sync_post::SyncPost;
 use crate::hands::turns::Turns;
 use crate::hands::watchman::{Pulse, Round, Sights, Watchman};
+use crate::inherited;
 use crate::lock::Locks;
 use crate::meter::Meter;
+use crate::notify::{self, News};
 use crate::outbound::dial::Dialler;
 
 /// Runs the server until it is asked to stop.
 pub(crate) fn run(mut config: Config) -> Result<()> {
+    let inherited = inherited::take()?;
     let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
@@ -67,12 +73,12 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
-    let _in_runtime = runtime.enter();
+    let in_runtime = runtime.enter();
 
-    let listener = runtime
-        .block_on(TcpListener::bind(config.bind))
-        .with_context(|| format!("cannot listen on {}", config.bind))?;
+    let listener = listen(&runtime, inherited.main, config.bind)?;
     config.bound_to(listener.local_addr()?);
+    // Before there are threads that make files.
+    let admin_socket = config.admin_socket.as_deref().map(AdminSocket::bind).transpose()?;
     let clock = Clock::start();
     let readers = 2 * cores;
     let store = Store::open(
@@ -142,12 +148,13 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         leaving: leaving.clone(),
         made: Mutex::default(),
     };
-    let side = match config.metrics.bind {
-        Some(bind) => {
-            let listener = runtime.block_on(TcpListener::bind(bind));
-            Some(listener.with_context(|| format!("cannot listen on {bind}"))?)
+    let side = match (inherited.side, config.metrics.bind) {
+        (None, None) => None,
+        (None, Some(bind)) => Some(listen(&runtime, None, bind)?),
+        (Some(given), _) => {
+            config.metrics.bind = Some(given.local_addr()?);
+            Some(TcpListener::from_std(given)?)
         }
-        None => None,
     };
     let house = House {
         nip11: nip11::document(&config, &owner_key.to_string(), &instance),
@@ -170,6 +177,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
             max_neg_sessions: config.max_neg_sessions,
             keys: Arc::new(AtomicU64::new(1)),
             meter: meter.clone(),
+            shutdown_grace: config.shutdown_grace,
         },
         git: house_of_git,
         meter,
@@ -181,36 +189,71 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let signals = Signals::listen()?;
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
-    runtime.block_on(serve((listener, side), house, signals, (leave, leaving), grace));
+    let house = Arc::new(house);
+    // Those who watch may look on while it goes down.
+    let (_last, watching) = watch::channel(false);
+    if let Some(side) = side {
+        tokio::spawn(side::run(side, house.clone(), watching));
+    }
+    let admin = admin_socket.map(|socket| {
+        let admin = Admin::new(house.clone());
+        runtime.spawn(socket.run(admin, leaving.clone()))
+    });
+    runtime.block_on(serve(Door { listener, house, leaving }, admin, signals, leave, grace));
     // Their last rows are for the writer.
     for room in outgoing {
         room.stop();
     }
     threads.stop();
     info!("stopped");
+    drop(in_runtime);
+    // A thread that waits for a git process may wait for long; the process goes with it.
+    runtime.shutdown_background();
     Ok(())
 }
 
-/// Serves until a signal comes, then lets connections finish within the grace.
+/// The socket that was handed over, or one of our own.
+fn listen(
+    runtime: &tokio::runtime::Runtime,
+    given: Option<std::net::TcpListener>,
+    bind: SocketAddr,
+) -> Result<TcpListener> {
+    match given {
+        Some(given) => Ok(TcpListener::from_std(given)?),
+        None => runtime.block_on(TcpListener::bind(bind)).with_context(|| format!("cannot listen on {bind}")),
+    }
+}
+
+/// Serves until a signal comes, then lets connections and commands finish within the grace, or until a second signal.
 async fn serve(
-    (listener, side): (TcpListener, Option<TcpListener>),
-    house: House,
-    signals: Signals,
-    (leave, leaving): (watch::Sender<bool>, watch::Receiver<bool>),
+    door: Door,
+    mut admin: Option<tokio::task::JoinHandle<()>>,
+    mut signals: Signals,
+    leave: watch::Sender<bool>,
     grace: Duration,
 ) {
-    let house = Arc::new(house);
-    if let Some(side) = side {
-        tokio::spawn(side::run(side, house.clone(), leaving.clone()));
-    }
-    let door = tokio::spawn(Door { listener, house, leaving }.run());
+    let door = tokio::spawn(door.run());
+    notify::tell(News::Ready);
     signals.stop().await;
     info!("going down");
+    notify::tell(News::Stopping);
     let _ = leave.send(true);
-    if let Ok(mut all_gone) = door.await
-        && tokio::time::timeout(grace, all_gone.recv()).await.is_err()
-    {
-        warn!("some connections did not end in time");
+    let everybody = async {
+        if let Ok(mut all_gone) = door.await {
+            all_gone.recv().await;
+        }
+        if let Some(admin) = &mut admin {
+            let _ = admin.await;
+        }
+    };
+    tokio::select! {
+        () = everybody => {}
+        () = tokio::time::sleep(grace) => warn!("some connections or commands did not end in time"),
+        () = signals.stop() => warn!("told to stop once more: connections and commands are not waited for"),
+    }
+    if let Some(admin) = admin.filter(|admin| !admin.is_finished()) {
+        admin.abort();
+        let _ = admin.await;
     }
 }
 
@@ -226,7 +269,7 @@ impl Signals {
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn stop(mut self) {
+    async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::settings::{SETTINGS, Setting, Shape};
 use super::sources::Flags;
 
-/// The argument that names the TOML file.
+/// The name of the argument that names the TOML file.
 const FILE: &str = "config";
 
 const ABOUT: &str = "A GRASP server: git hosting that follows signed Nostr events";
@@ -38,13 +38,33 @@ Settings:
   one is generated into .relay-owner.nsec in the relay's data folder.
   Wrong settings are all listed in one message, and graspd exits with status 2.";
 
-/// The whole command line of `graspd`.
-pub(crate) fn command() -> Command {
-    let file = Arg::new(FILE)
+/// What says where a running server is, and is shown in the help of its commands.
+const WHERE: [&str; 2] = ["ADMIN_SOCKET", "RELAY_DATA_PATH"];
+
+/// The argument that names the TOML file.
+fn file() -> Arg {
+    Arg::new(FILE)
         .long("config")
         .value_name("FILE")
         .help("TOML file with settings [env: NGIT_CONFIG] [default: graspd.toml, if it exists]")
-        .global(true);
+        .global(true)
+}
+
+/// A command that takes all settings, and shows only those in its help that say where the server is.
+pub(crate) fn quietly(command: Command) -> Command {
+    let settings = SETTINGS.iter().filter_map(|setting| {
+        let argument = argument(setting)?;
+        Some(if WHERE.contains(&setting.name) {
+            argument.help_heading("Where the server is")
+        } else {
+            argument.hide(true)
+        })
+    });
+    command.args(settings).arg(file().help_heading("Where the server is"))
+}
+
+/// The command line of `graspd`, but for the commands of [`crate::cli`].
+pub(crate) fn command() -> Command {
     let config = Command::new("config")
         .about("Show the effective settings and where each came from")
         .long_about(
@@ -65,7 +85,7 @@ pub(crate) fn command() -> Command {
         .long_about(LONG_ABOUT)
         .after_help("`graspd --help` says more, with examples.")
         .after_long_help(format!("{EXAMPLES}\n\n{PRECEDENCE}"))
-        .arg(file)
+        .arg(file())
         .args(SETTINGS.iter().filter_map(argument))
         .subcommand(Command::new("serve").about("Serve repositories and events (this is the default)"))
         .subcommand(config)

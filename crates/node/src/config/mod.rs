@@ -38,7 +38,7 @@ use grasp_core::sync::url::RelayUrl;
 use crate::meter::Scales;
 
 pub(crate) use cidr::Cidr;
-pub(crate) use cli::command;
+pub(crate) use cli::{command, quietly};
 pub(crate) use owner::owner_keys;
 pub(crate) use problem::{ConfigErrors, Origin};
 pub(crate) use show::{reference, show};
@@ -46,6 +46,9 @@ use sources::{Outside, Sources};
 
 /// The file in the relay's data folder that keeps a generated owner key.
 const OWNER_FILE: &str = ".relay-owner.nsec";
+
+/// The socket in the relay's data folder at which commands reach the server.
+const ADMIN_SOCKET_FILE: &str = "admin.sock";
 
 /// What holds: every setting, understood and checked.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub(crate) struct Config {
     pub(crate) metrics: MetricsSettings,
     /// Where the status page is.
     pub(crate) status: StatusAt,
+    /// Where commands reach the server, if anywhere.
+    pub(crate) admin_socket: Option<PathBuf>,
     /// A level, or `level,part=level,…`, as the log library reads it.
     pub(crate) log_level: String,
     /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
@@ -245,13 +250,22 @@ pub(crate) struct Loaded {
 
 /// Reads the settings of this process: its arguments, its environment and the files in its current folder.
 pub(crate) fn load(matches: &ArgMatches) -> Result<Loaded, ConfigErrors> {
+    resolve::resolve(&gather(matches))
+}
+
+/// Where commands reach the server that has the settings of this process; nothing if nowhere.
+pub(crate) fn admin_socket(matches: &ArgMatches) -> Result<Option<PathBuf>, ConfigErrors> {
+    resolve::admin_socket(&gather(matches))
+}
+
+fn gather(matches: &ArgMatches) -> Sources {
     let outside = Outside {
         variables: std::env::vars_os().collect(),
         // Without a current folder, relative paths stay relative and fail where they are used, with their name.
         current_dir: std::env::current_dir().unwrap_or_default(),
         read: &|path| std::fs::read_to_string(path),
     };
-    resolve::resolve(&Sources::gather(cli::flags(matches), outside))
+    Sources::gather(cli::flags(matches), outside)
 }
 
 impl Config {

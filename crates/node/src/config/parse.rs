@@ -217,6 +217,26 @@ pub(crate) fn folder(text: &str, current_dir: &Path) -> Result<PathBuf, String> 
     Ok(folder)
 }
 
+/// The longest path of a unix socket, in bytes: the system's field has 108, the last of which is zero.
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// A unix socket, as an absolute path; nothing if there shall be none.
+pub(crate) fn socket_file(text: &str, current_dir: &Path) -> Result<Option<PathBuf>, String> {
+    if text.trim().eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    let path = folder(text, current_dir).map_err(|why| why.replace("a folder", "a path, or off"))?;
+    let bytes = path.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES {
+        return Err(format!(
+            "{} is too long for a unix socket: it has {bytes} bytes, and the system takes {SOCKET_PATH_BYTES}; set \
+             ADMIN_SOCKET to a shorter path, such as /run/graspd/admin.sock, or to off",
+            quote(&path.display().to_string())
+        ));
+    }
+    Ok(Some(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,5 +368,18 @@ mod tests {
             assert_eq!(folder(text, here), Ok(PathBuf::from(expected)), "{text}");
         }
         assert!(folder("", here).is_err());
+    }
+
+    #[test]
+    fn socket_files() {
+        let here = Path::new("/srv/x");
+        for (text, expected) in [("off", None), (" OFF ", None), ("a.sock", Some("/srv/x/a.sock")), ("/a", Some("/a"))]
+        {
+            assert_eq!(socket_file(text, here), Ok(expected.map(PathBuf::from)), "{text}");
+        }
+        assert!(socket_file("", here).is_err_and(|why| why.contains("give a path, or off")));
+        let longest = format!("/{}", "x".repeat(SOCKET_PATH_BYTES - 1));
+        assert!(socket_file(&longest, here).is_ok());
+        assert!(socket_file(&format!("{longest}x"), here).is_err_and(|why| why.contains("ADMIN_SOCKET")));
     }
 }

@@ -1,7 +1,7 @@
 //! From what was written to what holds.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use grasp_core::hunt::Limits;
@@ -11,8 +11,8 @@ use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
 use super::{
-    Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt, SyncSettings, parse,
-    suggest,
+    ADMIN_SOCKET_FILE, Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt,
+    SyncSettings, parse, suggest,
 };
 use crate::meter::Scales;
 
@@ -39,6 +39,8 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     if owner_secret.is_none() {
         reader.restate("RELAY_OWNER_NSEC", format!("(in {})", relay_data_path.join(OWNER_FILE).display()));
     }
+
+    let admin_socket = reader.admin_socket(&relay_data_path);
 
     // Accepted, so that nobody has to rewrite anything; nothing is checked at intervals here.
     let _: u64 = reader.number("SYNC_DISCONNECT_CHECK_INTERVAL_SECS");
@@ -113,6 +115,7 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
                 &[("true", StatusAt::Everywhere), ("false", StatusAt::Nowhere), ("private", StatusAt::Private)],
             )
             .unwrap_or(StatusAt::Nowhere),
+        admin_socket,
         log_level: reader.take("LOG_LEVEL", parse::log_level).unwrap_or_default(),
         effective: Vec::new(),
     };
@@ -125,6 +128,21 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     } else {
         Err(ConfigErrors(reader.problems))
     }
+}
+
+/// Where commands reach the server. Other settings may be as wrong as they like: the server that runs was started with
+/// better ones.
+pub(crate) fn admin_socket(sources: &Sources) -> Result<Option<PathBuf>, ConfigErrors> {
+    let mut reader = Reader { sources, problems: Vec::new(), effective: BTreeMap::new() };
+    let here = &sources.current_dir;
+    let relay_data_path = reader.take("RELAY_DATA_PATH", |text| parse::folder(text, here)).unwrap_or_default();
+    let socket = reader.admin_socket(&relay_data_path);
+    let origin = reader.effective.get("ADMIN_SOCKET").map(|effective| &effective.origin);
+    if !matches!(origin, Some(Origin::Flag | Origin::Environment)) {
+        // It may stand in a file that cannot be read.
+        reader.problems.extend(sources.problems.iter().cloned());
+    }
+    if reader.problems.is_empty() { Ok(socket) } else { Err(ConfigErrors(reader.problems)) }
 }
 
 /// What the relay is called when nobody names it.
@@ -205,6 +223,30 @@ impl Reader<'_> {
                 Err(format!("{} is not {}", super::problem::quote(text), allowed.join(" or ")))
             }
         })
+    }
+
+    /// Reads where commands reach the server; nothing if nowhere.
+    fn admin_socket(&mut self, relay_data_path: &Path) -> Option<PathBuf> {
+        let here = &self.sources.current_dir;
+        if let Some(socket) = self.take("ADMIN_SOCKET", |text| parse::socket_file(text, here)) {
+            if let Some(path) = &socket {
+                self.restate("ADMIN_SOCKET", path.display().to_string());
+            }
+            return socket;
+        }
+        let is_given = self.effective.get("ADMIN_SOCKET").is_some_and(|effective| effective.origin != Origin::Default);
+        if is_given || relay_data_path == Path::new("") {
+            return None;
+        }
+        let path = relay_data_path.join(ADMIN_SOCKET_FILE);
+        self.restate("ADMIN_SOCKET", path.display().to_string());
+        match parse::socket_file(&path.display().to_string(), here) {
+            Ok(socket) => socket,
+            Err(message) => {
+                self.problems.push(Problem::new("ADMIN_SOCKET (default)", message));
+                None
+            }
+        }
     }
 
     /// Settings that are right alone and wrong together.

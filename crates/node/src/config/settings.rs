@@ -38,6 +38,8 @@ pub(crate) enum Shape {
     BasePath,
     /// A folder on this machine.
     Folder,
+    /// A socket on this machine, or `off`.
+    SocketFile,
     /// IP networks, separated by commas.
     Networks,
     /// A log level, or several for parts of the program.
@@ -480,6 +482,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
                at METRICS_BIND_ADDRESS only.",
     },
     Setting {
+        name: "ADMIN_SOCKET",
+        section: RUNNING,
+        shape: Shape::SocketFile,
+        default: Fallback::Derived("admin.sock in RELAY_DATA_PATH"),
+        help: "Unix socket at which the commands of the operator (graspd status and the like) reach the running server, of \
+               at most 107 bytes. Only the server's own user can open it. With off there is none.",
+    },
+    Setting {
         name: "LOG_LEVEL",
         section: RUNNING,
         shape: Shape::LogLevel,
@@ -526,6 +536,7 @@ impl Shape {
             Shape::Domain => "HOST[:PORT]",
             Shape::BasePath => "/PATH",
             Shape::Folder => "FOLDER",
+            Shape::SocketFile => "PATH",
             Shape::Networks => "CIDR,…",
             Shape::LogLevel => "LEVEL",
             Shape::Choice(_) => "WORD",

@@ -20,7 +20,10 @@ use super::pace::{HeadTimer, Paced, Progress};
 use super::routes::{self, House};
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
-pub(super) const BREATH: Duration = Duration::from_millis(50);
+pub(crate) const BREATH: Duration = Duration::from_millis(50);
+
+/// How long somebody who was let in just before the server went down may take to say something.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// A connection's presence: its place among all connections and in its network, and the reason why the server still
 /// waits.
@@ -127,7 +130,7 @@ pub(super) const PATIENCE: Patience =
     Patience { head: Duration::from_secs(limits::HANDSHAKE_SECS), stall: Duration::from_secs(limits::STALL_SECS) };
 
 /// Answers requests until the connection ends, stands still, or becomes a websocket. When the server goes down, a
-/// request that is being answered is answered.
+/// request that is being answered is answered, and so is the first one of somebody who was let in just before.
 pub(super) async fn converse<IO, S, B>(
     stream: IO,
     service: S,
@@ -153,7 +156,7 @@ pub(super) async fn converse<IO, S, B>(
         tokio::select! {
             ended = connection.as_mut() => break ended,
             () = progress.stalled(patience.stall) => return debug!("a connection stood still"),
-            () = departure(&mut leaving), if staying => {
+            () = last_call(&mut leaving, &progress), if staying => {
                 staying = false;
                 connection.as_mut().graceful_shutdown();
             }
@@ -161,6 +164,14 @@ pub(super) async fn converse<IO, S, B>(
     };
     if let Err(problem) = ended {
         debug!(%problem, "a connection ended badly");
+    }
+}
+
+/// Waits until the server goes down and the client has had its time to begin.
+async fn last_call(leaving: &mut watch::Receiver<bool>, progress: &Progress) {
+    departure(leaving).await;
+    if progress.received() == 0 {
+        let _ = tokio::time::timeout(FIRST_WORD, progress.begun()).await;
     }
 }
 

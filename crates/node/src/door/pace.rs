@@ -14,6 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::clock::Clock;
 
+/// How often a departing server looks whether somebody has begun to speak.
+const GLANCE: Duration = Duration::from_millis(5);
+
 /// What a connection has moved so far. The numbers are looked at by a watcher that needs none of them exactly, so no
 /// order is kept between them.
 #[derive(Debug)]
@@ -41,6 +44,14 @@ impl Progress {
     #[cfg_attr(not(test), expect(dead_code, reason = "the git routes will tell how much they sent"))]
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the client has said something. For the short time that a departing server listens, looking now and then
+    /// is enough.
+    pub(crate) async fn begun(&self) {
+        while self.received() == 0 {
+            tokio::time::sleep(GLANCE).await;
+        }
     }
 
     /// For how long no byte has moved.

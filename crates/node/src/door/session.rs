@@ -20,7 +20,7 @@ use grasp_core::repo::Service;
 use grasp_core::time::Moment;
 use grasp_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, Error as WsError};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -46,6 +46,9 @@ use crate::meter::relay::{self, Sitting};
 /// How long a client may take to make room for what it asked for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a goodbye may take, the client's answer to it included.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// How many letters are answered before what they led to is written.
 const LETTERS_AT_ONCE: usize = 1_024;
 
@@ -69,6 +72,8 @@ pub(crate) struct Rooms {
     pub(crate) max_neg_sessions: usize,
     pub(crate) keys: Arc<AtomicU64>,
     pub(crate) meter: Meter,
+    /// How long a departing server waits for connections.
+    pub(crate) shutdown_grace: Duration,
 }
 
 impl Rooms {
@@ -187,6 +192,16 @@ enum End {
     Close(CloseCode, &'static str),
 }
 
+/// The server goes down.
+const AWAY: End = End::Close(CloseCode::Away, "the server is going down");
+
+/// Waits until a departing server has little of its grace left: enough to say goodbye even to those who are still owed
+/// something.
+async fn last_moment(mut leaving: watch::Receiver<bool>, grace: Duration) {
+    departure(&mut leaving).await;
+    tokio::time::sleep(grace.saturating_sub(GOODBYE)).await;
+}
+
 /// One connection.
 pub(crate) struct Session {
     rooms: Rooms,
@@ -248,11 +263,14 @@ impl Session {
                 End::Goodbye => socket.flush().await,
                 End::Close(code, reason) => {
                     debug!(reason, "a session is closed");
-                    socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await
+                    socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await?;
+                    // Whoever hangs up on words that were not heard takes back those that were said last.
+                    while let Some(Ok(_)) = socket.next().await {}
+                    Ok(())
                 }
             }
         };
-        let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
+        let _ = tokio::time::timeout(GOODBYE, goodbye).await;
     }
 
     async fn serve<S>(&mut self, socket: &mut WebSocketStream<S>) -> End
@@ -262,6 +280,7 @@ impl Session {
         // Both wait for the whole life of the session; what they wait on is registered once.
         let mut leaving = self.presence.leaving.clone();
         let mut departure = pin!(departure(&mut leaving));
+        let mut last_moment = pin!(last_moment(self.presence.leaving.clone(), self.rooms.shutdown_grace));
         let postbox = self.postbox.clone();
         let mut overflow = pin!(postbox.overflowed());
         let mut tick = tokio::time::interval(Duration::from_secs(limits::PING_SECS));
@@ -298,9 +317,8 @@ impl Session {
                     }
                 }
                 () = overflow.as_mut() => return End::Close(CloseCode::Policy, "too slow to read"),
-                () = departure.as_mut(), if self.unanswered == 0 => {
-                    return End::Close(CloseCode::Away, "the server is going down");
-                }
+                () = departure.as_mut(), if self.owes_nothing() => return AWAY,
+                () = last_moment.as_mut() => return AWAY,
             }
         }
         End::Gone
@@ -323,6 +341,12 @@ impl Session {
         let asked =
             silent < limits::PING_SECS / 2 || matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())));
         if asked { Ok(()) } else { Err(End::Gone) }
+    }
+
+    /// Whether everything that the client asked for has been answered: events that it offered, what is stored of what it
+    /// subscribed to, counts.
+    fn owes_nothing(&self) -> bool {
+        self.unanswered == 0 && self.subscriptions.are_answered()
     }
 
     /// Whether the client may say more: it waits for few enough answers, and the server is not about to go down.
@@ -465,7 +489,7 @@ impl Session {
             return Ok(());
         }
         let Some(permit) = self.rooms.line.place(text.len()).await else {
-            return Err(End::Close(CloseCode::Away, "the server is going down"));
+            return Err(AWAY);
         };
         self.heard = self.rooms.clock.mono();
         self.unanswered += 1;

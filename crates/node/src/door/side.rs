@@ -103,7 +103,7 @@ fn shows(headers: &HeaderMap, token: &Secret) -> bool {
     scheme.eq_ignore_ascii_case("bearer") && shown.len() == token.len() && differ == 0
 }
 
-/// Answers at a port of its own until the server goes down.
+/// Answers at a port of its own to the end: who watches wants to know how the server goes down, too.
 pub(crate) async fn run(listener: TcpListener, house: Arc<House>, mut leaving: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let down = leaving.clone();

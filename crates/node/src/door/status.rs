@@ -54,6 +54,11 @@ impl StatusBoard {
         *self.leaving.borrow()
     }
 
+    /// The status as programs read it.
+    pub(crate) fn value(&self, house: &House) -> serde_json::Value {
+        serde_json::from_str(&self.made(house).json).unwrap_or_default()
+    }
+
     fn made(&self, house: &House) -> Arc<Made> {
         let now = house.rooms.clock.mono();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);

@@ -120,6 +120,11 @@ impl Subscriptions {
         }
     }
 
+    /// Whether nothing of what is stored is still to be told.
+    pub(crate) fn are_answered(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty()
+    }
+
     /// A part of a stored answer has come.
     pub(crate) fn stored(
         &mut self,

@@ -58,6 +58,11 @@ impl Stage {
             End::Asked => assert_eq!(self.server.stop(), Some(0)),
             End::Killed => self.server.kill(),
         }
+        self.again_after_its_end()
+    }
+
+    /// Starts another server in the folder of one that has ended.
+    pub fn again_after_its_end(self) -> Self {
         Self::of(Server::start_in(self.server.folder(), &self.settings), self.settings.clone())
     }
 

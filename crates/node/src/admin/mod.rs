@@ -1,0 +1,73 @@
+//! What the operator's commands reach: a unix socket that only the operator can open, and what is done there.
+//!
+//! - [`socket`]: listens, and hands every request to the function of its verb.
+//! - [`wire`]: what goes over it: requests, lines of an answer, complaints.
+//! - One file per verb or group of verbs. A verb is an `async fn(&Arc<Admin>, Request, Teller) -> Result<Value, Complaint>`,
+//!   named in [`answer`].
+//!
+//! To add a verb: a file with its function, a line in [`answer`], and a command in [`crate::cli`] that calls it.
+
+pub(crate) mod socket;
+mod status;
+#[allow(dead_code, reason = "for verbs that are not here yet")]
+pub(crate) mod wire;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use self::wire::{Complaint, Request, Teller};
+use crate::door::routes::House;
+
+/// Does one thing that was asked for. What it returns is the last line of the answer.
+async fn answer(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Value, Complaint> {
+    match request.verb() {
+        "status" => status::status(admin, request, tell).await,
+        other => {
+            Err(Complaint::new("unknown_verb", format!("this server has no `{other}`; is it of another version?")))
+        }
+    }
+}
+
+/// The doors of a running server, for its operator.
+pub(crate) struct Admin {
+    /// What answers requests, with its settings, store, git house, desk and boards.
+    pub(crate) house: Arc<House>,
+    /// What is being done that must be alone. The lock is held for a look.
+    alone: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Admin {
+    /// The doors of a server.
+    pub(crate) fn new(house: Arc<House>) -> Arc<Self> {
+        Arc::new(Self { house, alone: Mutex::default() })
+    }
+
+    /// Begins something that must be alone, such as a backup, or complains that it is being done. It is over when the
+    /// guard is dropped.
+    #[allow(dead_code, reason = "for verbs that are not here yet")]
+    pub(crate) fn alone(self: &Arc<Self>, what: &'static str) -> Result<Alone, Complaint> {
+        if self.lock().insert(what) {
+            return Ok(Alone { what, admin: self.clone() });
+        }
+        Err(Complaint::new("busy", format!("{what} is running already; wait until it has ended")))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Something that is being done alone.
+#[allow(dead_code, reason = "for verbs that are not here yet")]
+pub(crate) struct Alone {
+    what: &'static str,
+    admin: Arc<Admin>,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.admin.lock().remove(self.what);
+    }
+}
