@@ -8,6 +8,7 @@
 //! - [`nostr`]: events, filters, messages, negentropy.
 //! - [`outbound`]: whom strangers may make us call.
 //! - [`repo`]: repositories: announcements, states, pull requests, maintainers, and the [`repo::Catalog`] of them all.
+//! - [`storage`]: marks of the disk budget, and quotas.
 //! - [`registrar`]: the first machine: what may enter, and when it may be served.
 //! - [`sync`]: the second machine: whom to listen to, and how to catch up.
 //! - [`hunt`]: the third machine: where to look for missing git data.
@@ -20,5 +21,6 @@ pub mod nostr;
 pub mod outbound;
 pub mod registrar;
 pub mod repo;
+pub mod storage;
 pub mod sync;
 pub mod time;

@@ -95,6 +95,13 @@ impl Layout {
         Ok(bytes)
     }
 
+    /// Bytes of the packs in a site's own pool; none if it has no pool.
+    #[must_use]
+    pub fn own_bytes(&self, site: &Site) -> u64 {
+        let Ok(entries) = fs::read_dir(self.pool(site).join("pack")) else { return 0 };
+        entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+    }
+
     /// The folder of a received pack: an object directory.
     #[must_use]
     pub fn parcel(&self, parcel: &Parcel) -> PathBuf {

@@ -36,6 +36,7 @@ use crate::door::routes::House;
 use crate::door::session::Rooms;
 use crate::door::side;
 use crate::door::status::StatusBoard;
+use crate::hands::budget::Budget;
 use crate::hands::directory::Directory;
 use crate::hands::git_room::GitRoom;
 use crate::hands::hunt::fetch::FetchRoom;
@@ -88,6 +89,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let owner_key = PublicKey(owner.public_key().to_bytes());
     let rules = rules(&config, owner_key)?;
     let directory = Arc::new(Directory::new(layout.clone(), config.submissions));
+    directory.limit(config.quotas);
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
     let git = Git::new(Path::new("git"), bounds);
     let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
@@ -385,6 +387,7 @@ impl Threads {
             packs: git.packs.clone(),
             clock,
             measured: measured.clone(),
+            budget: git.budget.clone(),
         };
         let end = self.stopped.clone();
         spawn("surveyor", move || surveyor.run(&end))?;
@@ -501,6 +504,7 @@ fn git_house(
         viewing: Turns::new(1, limits::MAX_VIEWS_WAITING, limits::MAX_VIEWS_WAITING_PER_NETWORK),
         // As much again as the store keeps for itself, because they may share a disk.
         reserve_bytes: 2 * config.store_reserve_bytes,
+        budget: Budget::new(config.disk),
         large_pushes: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
         fetch_bytes: Arc::new(Semaphore::new(git::FETCH_UNITS)),
         boot: u64::from_le_bytes(boot),
@@ -532,6 +536,7 @@ fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
         strict_maintainers: config.strict_maintainers,
         submissions: config.submissions,
         hunts: config.sync.enabled,
+        quotas: config.quotas,
         max_event_bytes: config.max_event_bytes,
         purgatory_secs: config.purgatory_expiry.as_secs(),
     })

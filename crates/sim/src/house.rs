@@ -25,6 +25,7 @@ use grasp_core::registrar::order::Order;
 use grasp_core::registrar::policy::{Mode, Rules};
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
+use grasp_core::storage::Quotas;
 use grasp_core::sync::io::Followed;
 use grasp_core::time::{Moment, Now, Timestamp};
 
@@ -52,6 +53,7 @@ pub fn rules() -> Rules {
         max_event_bytes: 256 * 1024,
         purgatory_secs: limits::PURGATORY_SECS,
         submissions: true,
+        quotas: Quotas::default(),
         hunts: false,
     }
 }

@@ -135,6 +135,10 @@ pub enum Refusal {
     TooFast,
     /// The disk is nearly full.
     DiskFull,
+    /// The disk budget has reached its soft mark: no new repository is taken.
+    NoNewRepositories,
+    /// Its author has as many repositories here as a key may have.
+    TooManyRepositories(u64),
     /// The store could not write; nothing of the event was kept.
     StoreFailed,
 }
@@ -143,7 +147,15 @@ impl Refusal {
     /// Whether only a lack of room speaks against the event, not the event itself.
     #[must_use]
     pub fn is_about_room(&self) -> bool {
-        matches!(self, Self::TooMuchHeld | Self::PurgatoryFull | Self::TooFast | Self::DiskFull | Self::StoreFailed)
+        matches!(
+            self,
+            Self::TooMuchHeld
+                | Self::PurgatoryFull
+                | Self::TooFast
+                | Self::DiskFull
+                | Self::NoNewRepositories
+                | Self::StoreFailed
+        )
     }
 }
 
@@ -177,6 +189,8 @@ impl fmt::Display for Refusal {
             Self::PurgatoryFull => f.write_str("rate-limited: too many events are waiting for git data, try again later"),
             Self::TooFast => f.write_str("rate-limited: too many events from your network, slow down"),
             Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),
+            Self::NoNewRepositories => f.write_str("error: the disk of this service is nearly full, no new repository is taken for now; what is here goes on"),
+            Self::TooManyRepositories(most) => write!(f, "restricted: this key has {most} repositories here, as many as a key may have"),
             Self::StoreFailed => f.write_str("error: could not store the event, try again later"),
         }
     }

@@ -11,6 +11,7 @@ use crate::nostr::{PublicKey, Signed, Verdict};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
 use crate::repo::{Identifier, RepoId, Site};
+use crate::storage::{Mark, Weight};
 use crate::time::Timestamp;
 
 /// What the registrar can be told.
@@ -39,6 +40,8 @@ pub enum Input {
     Ordered(OrderId, Outcome),
     /// Objects have come to the pools of this name by another way than a push.
     DataCame(Identifier),
+    /// How full the disk budget is.
+    Space(Mark),
     /// The hunt has begun to fetch what these events need: they do not expire before it is over.
     FetchBegan(FetchId, Vec<EventId>),
     /// A fetch has brought objects that are sought. [`Output::Adopted`] answers when the pack is not needed any more.
@@ -58,6 +61,8 @@ pub struct Haul {
     pub fetch: FetchId,
     /// The pack.
     pub parcel: Parcel,
+    /// Bytes of it.
+    pub bytes: u64,
 }
 
 /// Names one push for the life of the process.
@@ -90,6 +95,8 @@ pub struct Arrival {
     pub lenders: Vec<Site>,
     /// How many prunings there had been when that check began; `None` if there was none.
     pub checked: Option<u64>,
+    /// Bytes of the parcel.
+    pub bytes: u64,
 }
 
 /// The objects of one pull request that nobody has signed yet.
@@ -116,6 +123,8 @@ pub struct Told {
     pub refs: BTreeMap<String, String>,
     /// Those pull requests that have a ref at the site and whose event is not here (any more).
     pub strays: Vec<EventId>,
+    /// What its git data weighs, if that was asked for.
+    pub weight: Weight,
     /// Those of the events that were asked for that are here.
     pub events: BTreeMap<EventId, Found>,
 }
@@ -302,6 +311,8 @@ pub struct Question {
     pub events: Vec<EventId>,
     /// Whether refs of pull requests that are not here are looked for.
     pub strays: bool,
+    /// Whether the site and the others of its owner are weighed.
+    pub weigh: bool,
 }
 
 /// A change of the store.

@@ -37,12 +37,15 @@ use crate::nostr::{Signed, Verdict, kinds};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
 use crate::repo::{Announcement, Catalog, Identifier, RepoId, Site};
+use crate::storage::Mark;
 use crate::time::{Moment, Now};
 
 /// The registrar.
 #[derive(Debug)]
 pub struct Registrar {
     rules: Rules,
+    /// How full the disk budget is.
+    space: Mark,
     catalog: Catalog,
     purgatory: Purgatory,
     wishes: VecDeque<Output>,
@@ -73,6 +76,7 @@ impl Registrar {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
+            space: Mark::Free,
             catalog: Catalog::default(),
             purgatory: Purgatory::default(),
             wishes: VecDeque::new(),
@@ -154,7 +158,7 @@ impl Registrar {
 
     fn submitted(&mut self, now: Now, submission: Submission) {
         let Submission { ticket, event, source, facts } = submission;
-        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory };
+        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory, space: self.space };
         // The precheck ran before the signature was checked; the clock may have passed an expiry since.
         let verdict = match self.rules.precheck(&event, event.json().len(), now.wall) {
             Some(refusal) => Verdict::Refuse(refusal),
@@ -296,7 +300,7 @@ impl Registrar {
 
     /// Judges a held event as if it came now (F3).
     fn is_still_wanted(&self, now: Now, event: &Signed, facts: Facts) -> bool {
-        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory };
+        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory, space: self.space };
         // That its author may publish it was shown when it was taken in.
         let source = Source::Client(vec![event.pubkey]);
         let verdict = world.admit(event, &source, &Facts { known: None, ..facts });
@@ -419,6 +423,7 @@ impl Machine for Registrar {
             Input::Told(told) => self.told(now, told),
             Input::Ordered(order, outcome) => self.ordered(now, order, outcome),
             Input::DataCame(identifier) => self.data_came(&identifier),
+            Input::Space(mark) => self.space = mark,
             Input::FetchBegan(fetch, events) => drop(self.fetches.insert(fetch, events)),
             Input::FetchArrived(haul) => self.lanes.add(Task::Adopt(haul)),
             Input::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),

@@ -11,6 +11,7 @@ use crate::limits;
 use crate::nostr::event::{EventId, Stamp};
 use crate::nostr::supersedes;
 use crate::repo::{Site, State, refname};
+use crate::storage::Quota;
 
 /// One command of a push: where a ref stood, by the client's knowledge, and where it should stand.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +59,8 @@ pub struct Permit {
     pub pulls: Vec<(EventId, String)>,
     /// The same for those whose event is not here yet: they are put aside until it comes.
     pub uploads: Vec<(EventId, String)>,
+    /// How many bytes a quota leaves for it, and which.
+    pub left: Option<(u64, Quota)>,
 }
 
 impl Permit {
@@ -122,6 +125,10 @@ pub enum PushRefusal {
     NotHosted,
     /// What had been permitted is not permitted any more: something was deleted, replaced or expired meanwhile.
     Changed,
+    /// The disk budget is used up.
+    DiskFull,
+    /// A quota is used up, or would be.
+    Quota(Quota),
     /// Too many pushes to repositories of this name wait for their turn.
     Busy,
     /// The server could not carry it out; nothing that is served was changed.
@@ -147,6 +154,9 @@ impl PushRefusal {
             Self::NoMatch { .. } => "E-STATE-MISMATCH",
             Self::NotHosted => "E-REPO-MISSING",
             Self::Changed => "E-STATE-CHANGED",
+            Self::DiskFull => "E-DISK-FULL",
+            Self::Quota(Quota::Repository(_)) => "E-QUOTA-REPOSITORY",
+            Self::Quota(Quota::Key(_)) => "E-QUOTA-KEY",
             Self::Busy => "E-BUSY",
             Self::Failed(_) => "E-SERVER",
         }
@@ -171,6 +181,8 @@ impl PushRefusal {
             | Self::TooManyUploads
             | Self::NotHosted
             | Self::Changed
+            | Self::DiskFull
+            | Self::Quota(_)
             | Self::Busy
             | Self::Failed(_) => None,
         }
@@ -221,6 +233,13 @@ impl fmt::Display for PushRefusal {
             Self::Changed => f.write_str(
                 "what this push fulfils was deleted, replaced or has expired meanwhile: fetch and try again",
             ),
+            Self::DiskFull => f.write_str("the disk of this service is full: nothing is taken until there is room"),
+            Self::Quota(Quota::Repository(most)) => {
+                write!(f, "a repository may take {most} bytes here, and this one would take more")
+            }
+            Self::Quota(Quota::Key(most)) => {
+                write!(f, "all repositories of one key may take {most} bytes here, and these would take more")
+            }
             Self::Busy => f.write_str("too many pushes wait for their turn: try again in a moment"),
             Self::Failed(why) => write!(f, "{why}; nothing was changed, try again later"),
         }
@@ -233,7 +252,7 @@ pub fn authorise(
     commands: &[Command],
     named: impl Fn(EventId) -> Named,
 ) -> Result<Permit, PushRefusal> {
-    let mut permit = Permit { state: None, pulls: Vec::new(), uploads: Vec::new() };
+    let mut permit = Permit { state: None, pulls: Vec::new(), uploads: Vec::new(), left: None };
     let mut after = scene.refs.clone();
     for command in commands {
         let name = &command.name;

@@ -18,6 +18,7 @@ use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
 use crate::repo::{RepoId, Site, State};
+use crate::storage::Mark;
 use crate::time::Now;
 
 /// Why the store was asked.
@@ -92,7 +93,9 @@ impl Registrar {
             }
         };
         let strays = matches!(purpose, Purpose::Task(Task::Align(_) | Task::Adopt(_)));
-        Question { site: site.clone(), events, strays }
+        let grows = matches!(purpose, Purpose::Permit(_) | Purpose::Arrival(_) | Purpose::Task(Task::Adopt(_)));
+        let weigh = grows && self.rules.quotas.weigh();
+        Question { site: site.clone(), events, strays, weigh }
     }
 
     fn events_of_push(&self, push: &Push) -> Vec<EventId> {
@@ -163,6 +166,9 @@ impl Registrar {
         if !self.is_open(&push.site) {
             return Err(PushRefusal::NotHosted);
         }
+        if self.space == Mark::Hard {
+            return Err(PushRefusal::DiskFull);
+        }
         let refs = told.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
         let refs = refs.map(|(name, oid)| (name.clone(), oid.clone())).collect();
         let mut waiting = Vec::new();
@@ -180,6 +186,7 @@ impl Registrar {
         let named =
             |id: EventId| told.events.get(&id).map_or(Named::Unknown, |found| self.named(&push.site, &found.event));
         let permit = push::authorise(&scene, &push.commands, named)?;
+        let permit = Permit { left: self.rules.quotas.left(told.weight), ..permit };
         if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
             return Err(PushRefusal::NoRoom);
         }
@@ -221,6 +228,11 @@ impl Registrar {
     /// Whether what arrived is what is permitted now. Between the two questions events may have come and gone.
     fn fits(&self, arrival: &Arrival, permit: Permit) -> Result<Permit, PushRefusal> {
         let delivered = |event: &EventId| arrival.uploads.iter().find(|upload| upload.event == *event);
+        if let Some((left, quota)) = permit.left
+            && arrival.bytes > left
+        {
+            return Err(PushRefusal::Quota(quota));
+        }
         let mut bytes = 0;
         for (event, _) in &permit.uploads {
             // An event that was here has gone: its objects came together with those of others.
@@ -303,7 +315,9 @@ impl Registrar {
 
     /// What the hunt has brought moves in, and the site follows what is signed.
     fn adoption(&self, haul: &Haul, told: &Told) -> Option<Work> {
-        self.is_open(&haul.site).then(|| {
+        // A fetch brings no more than the quotas left when it began; others may have been faster.
+        let fits = self.rules.quotas.left(told.weight).is_none_or(|(left, _)| haul.bytes <= left);
+        (fits && self.is_open(&haul.site)).then(|| {
             let adopt = vec![haul.parcel.clone()];
             Work::Align(Align { adopt, ..self.aligned(&haul.site, told) })
         })

@@ -266,6 +266,13 @@ impl Catalog {
         self.by_author.get(&author).into_iter().flatten()
     }
 
+    /// How many repositories of a key are hosted here, or are to be.
+    #[must_use]
+    pub fn hosted_by(&self, owner: PublicKey) -> u64 {
+        let families = self.identifiers_of(owner).filter_map(|identifier| self.family(identifier));
+        families.filter(|family| family.is_hosted(owner)).count() as u64
+    }
+
     /// Every repository that has an announcement.
     pub fn repositories(&self) -> impl Iterator<Item = (RepoId, &Slots<Announcement>)> {
         self.families.iter().flat_map(|(identifier, family)| {

@@ -33,8 +33,10 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use grasp_core::hunt::Limits;
+use grasp_core::storage::Quotas;
 use grasp_core::sync::url::RelayUrl;
 
+use crate::hands::budget::Allowance;
 use crate::meter::Scales;
 
 pub(crate) use cidr::Cidr;
@@ -75,6 +77,10 @@ pub(crate) struct Config {
     pub(crate) relay_data_path: PathBuf,
     /// Free disk space below which nothing new is stored.
     pub(crate) store_reserve_bytes: u64,
+    /// What may be used of the disk.
+    pub(crate) disk: Allowance,
+    /// What one key and one repository may take.
+    pub(crate) quotas: Quotas,
     /// How long an event waits for its git data.
     pub(crate) purgatory_expiry: Duration,
     /// Connections at the same time, in all.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use grasp_core::hunt::Limits;
+use grasp_core::storage::Quotas;
 
 use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::problem::{ConfigErrors, Origin, Problem};
@@ -14,6 +15,7 @@ use super::{
     ADMIN_SOCKET_FILE, Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt,
     SyncSettings, parse, suggest,
 };
+use crate::hands::budget::Allowance;
 use crate::meter::Scales;
 
 /// Understands all settings, or says everything that is wrong with them.
@@ -56,6 +58,12 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         git_data_path,
         relay_data_path,
         store_reserve_bytes: reader.number("STORE_RESERVE_BYTES"),
+        disk: Allowance { bytes: reader.bound("DISK_BUDGET_BYTES"), soft_percent: reader.number("DISK_SOFT_PERCENT") },
+        quotas: Quotas {
+            repositories_per_key: reader.bound("QUOTA_REPOSITORIES_PER_KEY"),
+            bytes_per_repository: reader.bound("QUOTA_BYTES_PER_REPOSITORY"),
+            bytes_per_key: reader.bound("QUOTA_BYTES_PER_KEY"),
+        },
         purgatory_expiry: Duration::from_secs(reader.number("PURGATORY_EXPIRY_SECS")),
         max_connections: reader.number("MAX_CONNECTIONS"),
         max_subscriptions: reader.number("RELAY_MAX_SUBSCRIPTIONS"),
@@ -207,6 +215,11 @@ impl Reader<'_> {
             None => Err("is not declared as a number".to_owned()),
         };
         self.take(name, parse).unwrap_or_default()
+    }
+
+    /// Reads a number of which zero means that there is no bound.
+    fn bound(&mut self, name: &'static str) -> Option<u64> {
+        Some(self.number(name)).filter(|bound| *bound > 0)
     }
 
     /// Reads whether something is on.

@@ -161,6 +161,43 @@ pub(crate) const SETTINGS: &[Setting] = &[
                service.",
     },
     Setting {
+        name: "DISK_BUDGET_BYTES",
+        section: STORAGE,
+        shape: Shape::Number { min: 0, max: 1 << 60 },
+        default: Fallback::Value("0"),
+        help: "Disk space that everything together may take, in bytes: events, repositories, what waits, and caches. When \
+               it is used up nothing that grows is accepted; 0 means all that the disk has, but for STORE_RESERVE_BYTES.",
+    },
+    Setting {
+        name: "DISK_SOFT_PERCENT",
+        section: STORAGE,
+        shape: Shape::Number { min: 1, max: 100 },
+        default: Fallback::Value("90"),
+        help: "Percentage of the disk budget from which on no new repository is accepted, so that those that are here can \
+               go on.",
+    },
+    Setting {
+        name: "QUOTA_REPOSITORIES_PER_KEY",
+        section: STORAGE,
+        shape: Shape::Number { min: 0, max: 1_000_000 },
+        default: Fallback::Value("0"),
+        help: "Repositories of one key; 0 means unlimited. Keys are free: a quota stops the careless, not the determined.",
+    },
+    Setting {
+        name: "QUOTA_BYTES_PER_REPOSITORY",
+        section: STORAGE,
+        shape: Shape::Number { min: 0, max: 1 << 60 },
+        default: Fallback::Value("0"),
+        help: "Git data of one repository, in bytes; 0 means unlimited.",
+    },
+    Setting {
+        name: "QUOTA_BYTES_PER_KEY",
+        section: STORAGE,
+        shape: Shape::Number { min: 0, max: 1 << 60 },
+        default: Fallback::Value("0"),
+        help: "Git data of all repositories of one key together, in bytes; 0 means unlimited.",
+    },
+    Setting {
         name: "PURGATORY_EXPIRY_SECS",
         section: STORAGE,
         shape: Shape::Number { min: 1, max: 30 * DAY },

@@ -2,7 +2,8 @@
 
 use grasp_core::limits;
 use grasp_core::registrar::policy::Mode;
-use serde_json::json;
+use grasp_core::storage;
+use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Policy};
 
@@ -50,6 +51,7 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
         },
     });
     let limitation = &mut document["limitation"];
+    limitation["grasp_storage"] = kept(config);
     if config.network_max_connections > 0 {
         limitation["max_connections_per_network"] = json!(config.network_max_connections);
     }
@@ -57,6 +59,21 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
         limitation["max_events_per_minute_per_network"] = json!(config.network_events_per_minute);
     }
     document.to_string()
+}
+
+/// What may be stored; what has no bound is not named.
+fn kept(config: &Config) -> Value {
+    let quotas = &config.quotas;
+    let soft = |bytes| storage::Budget::new(bytes, config.disk.soft_percent).soft;
+    let bounds = [
+        ("disk_budget_bytes", config.disk.bytes),
+        ("disk_soft_bytes", config.disk.bytes.map(soft)),
+        ("max_repositories_per_key", quotas.repositories_per_key),
+        ("max_bytes_per_repository", quotas.bytes_per_repository),
+        ("max_bytes_per_key", quotas.bytes_per_key),
+        ("max_push_bytes", Some(config.git.max_push_bytes)),
+    ];
+    bounds.into_iter().filter_map(|(name, bound)| Some((name.to_owned(), json!(bound?)))).collect::<Map<_, _>>().into()
 }
 
 /// What is really offered (G1-44): the list says nothing that a client could not use.

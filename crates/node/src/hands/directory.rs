@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use bytes::Bytes;
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::storage::{Quotas, Weight};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 
@@ -48,6 +49,8 @@ struct Entry {
     snapshot: Option<Arc<Snapshot>>,
     /// Whether the site is being worked on.
     pinned: bool,
+    /// Bytes of its own pool, if it was weighed since it was last worked on.
+    weight: Option<u64>,
     /// When it was last asked for, on a clock of its own.
     asked: AtomicU64,
 }
@@ -62,6 +65,8 @@ pub(crate) struct Open {
 pub(crate) struct Directory {
     layout: Arc<Layout>,
     submissions: bool,
+    /// What repositories may take.
+    quotas: RwLock<Quotas>,
     entries: RwLock<HashMap<Site, Entry>>,
     /// Held while a miss is filled from disk, so that a thousand askers read a file once.
     filling: Mutex<()>,
@@ -75,6 +80,7 @@ impl Directory {
         Self {
             layout,
             submissions,
+            quotas: RwLock::default(),
             entries: RwLock::default(),
             filling: Mutex::default(),
             bytes: AtomicUsize::new(0),
@@ -106,6 +112,53 @@ impl Directory {
     /// How many repositories are open.
     pub(crate) fn repositories(&self) -> usize {
         self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).count())
+    }
+
+    /// From now on repositories may take this much.
+    pub(crate) fn limit(&self, quotas: Quotas) {
+        *self.quotas.write().unwrap_or_else(PoisonError::into_inner) = quotas;
+    }
+
+    /// How many bytes may come to a site, if there is a quota. Blocks, the first time.
+    pub(crate) fn left(&self, site: &Site) -> Option<u64> {
+        let quotas = *self.quotas.read().unwrap_or_else(PoisonError::into_inner);
+        if !quotas.weigh() {
+            return None;
+        }
+        quotas.left(self.weigh(site)).map(|(left, _)| left)
+    }
+
+    /// What a site and all others of its owner weigh. Blocks, the first time.
+    pub(crate) fn weigh(&self, site: &Site) -> Weight {
+        let owner = site.repo().owner;
+        let own = |entries: &HashMap<Site, Entry>| {
+            let own = entries.iter().filter(|(site, _)| site.repo().owner == owner);
+            own.map(|(site, entry)| (site.clone(), entry.weight)).collect::<Vec<_>>()
+        };
+        let mut weight = Weight::default();
+        let mut weighed = Vec::new();
+        for (each, known) in self.read(own) {
+            let bytes = known.unwrap_or_else(|| {
+                let bytes = self.layout.own_bytes(&each);
+                weighed.push((each.clone(), bytes));
+                bytes
+            });
+            weight.key += bytes;
+            if each == *site {
+                weight.repository = bytes;
+            }
+        }
+        if !weighed.is_empty() {
+            self.write(|entries| {
+                for (site, bytes) in weighed {
+                    // One that is being worked on may have grown already.
+                    if let Some(entry) = entries.get_mut(&site).filter(|entry| !entry.pinned) {
+                        entry.weight = Some(bytes);
+                    }
+                }
+            });
+        }
+        weight
     }
 
     /// The refs of a site, if they are in memory.
@@ -181,6 +234,7 @@ impl Directory {
             };
             let Some(entry) = entry else { return };
             entry.pinned = true;
+            entry.weight = None;
             // Somebody may have let go of it in between.
             if entry.snapshot.is_none() {
                 self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
@@ -200,6 +254,7 @@ impl Directory {
         self.write(|entries| {
             if let Some(entry) = entries.get_mut(site) {
                 entry.pinned = false;
+                entry.weight = None;
             }
         });
     }
@@ -233,6 +288,7 @@ impl Directory {
     pub(crate) fn renew(&self, name: &Identifier) {
         self.write(|entries| {
             for (_, entry) in entries.iter_mut().filter(|(site, _)| site.identifier() == name) {
+                entry.weight = None;
                 if let Some(old) = &entry.snapshot {
                     // It takes as many bytes as the old one.
                     entry.snapshot = Some(Arc::new(self.make(old.refs.clone(), old.exists)));
@@ -277,6 +333,13 @@ impl Directory {
 
 impl Entry {
     fn new() -> Self {
-        Self { place: Place::Held, lenders: Vec::new(), snapshot: None, pinned: false, asked: AtomicU64::new(0) }
+        Self {
+            place: Place::Held,
+            lenders: Vec::new(),
+            snapshot: None,
+            pinned: false,
+            weight: None,
+            asked: AtomicU64::new(0),
+        }
     }
 }

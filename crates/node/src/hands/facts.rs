@@ -58,6 +58,9 @@ pub(crate) fn told(
             }
         }
     }
+    if question.weigh {
+        told.weight = directory.weigh(&question.site);
+    }
     let mut bytes = 0;
     for id in &question.events {
         // The best come first; what does not fit is not looked at.

@@ -1,5 +1,6 @@
 //! What acts: threads and tasks that do what machines and sessions want done.
 
+pub(crate) mod budget;
 pub(crate) mod directory;
 mod facts;
 pub(crate) mod git_room;

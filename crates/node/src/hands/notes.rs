@@ -10,6 +10,7 @@ use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site};
+use grasp_core::storage::Mark;
 use grasp_core::sync::io::{Row, RowKey};
 use grasp_git::keeper::Carried;
 use grasp_git::receive::Incoming;
@@ -37,6 +38,8 @@ pub(crate) enum Note {
     Remember(Vec<Row>, Vec<RowKey>),
     /// How is the writer? It is heard whatever else goes wrong.
     Pulse(crossbeam_channel::Sender<Vitals>),
+    /// How full the disk budget is.
+    Space(Mark),
     /// What the hunt has to say.
     Hunt(HuntNote),
 }
@@ -181,6 +184,7 @@ impl DeskDoor {
             uploads: uploads.iter().map(delivery).collect(),
             lenders,
             checked: Some(prunings),
+            bytes: pack.as_ref().map_or(0, |pack| pack.bytes().unwrap_or(0)),
         };
         let packs = pack.into_iter().chain(uploads.into_iter().map(|(_, _, pack)| pack)).collect();
         let (reply, answer) = oneshot::channel();

@@ -6,13 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use grasp_core::storage::Mark;
 use grasp_core::time::Timestamp;
 
+use super::budget::Budget;
 use super::packs::Packs;
 use crate::clock::Clock;
 
 /// How long after a walk the next one begins.
 const PAUSE: Duration = Duration::from_secs(300);
+
+/// The same while the budget is nearly used up: whoever makes room does not want to wait.
+const SHORT_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is counted as it comes, not here.
+const ON_ITS_WAY: &str = "incoming";
 
 /// Entries after which there is a short rest, and how long it is: others want the disk, too.
 const STEP: usize = 256;
@@ -57,19 +65,36 @@ pub(crate) struct Surveyor {
     pub(crate) packs: Arc<Packs>,
     pub(crate) clock: Clock,
     pub(crate) measured: Measured,
+    pub(crate) budget: Arc<Budget>,
 }
 
 impl Surveyor {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         loop {
+            let began = self.budget.survey();
             let mut walk = Walk { left: MOST, complete: true, stop };
             let mut kinds: Vec<(&'static str, u64)> =
                 self.folders.iter().map(|(kind, folder)| (*kind, walk.bytes(folder))).collect();
             kinds.push(("cache", self.packs.load().0));
+            let stays = kinds.iter().filter(|(kind, _)| *kind != ON_ITS_WAY).map(|(_, bytes)| bytes).sum();
+            self.budget.surveyed(stays, began);
             self.measured.set(DiskUse { kinds, at: self.clock.wall(), complete: walk.complete });
-            if !matches!(stop.recv_timeout(PAUSE), Err(RecvTimeoutError::Timeout)) {
+            if !self.rest(stop) {
                 return;
+            }
+        }
+    }
+
+    /// Waits until it is time for the next walk; not if the server goes down.
+    fn rest(&self, stop: &Receiver<()>) -> bool {
+        let ended = Instant::now();
+        loop {
+            if !matches!(stop.recv_timeout(SHORT_PAUSE), Err(RecvTimeoutError::Timeout)) {
+                return false;
+            }
+            if self.budget.mark() != Mark::Free || ended.elapsed() >= PAUSE {
+                return true;
             }
         }
     }

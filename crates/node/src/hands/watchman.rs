@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use grasp_core::limits;
+use grasp_core::storage::Mark;
 use grasp_core::time::{Moment, Timestamp};
 use grasp_store::{DiskUse as Space, Store};
 use tokio::sync::{Semaphore, watch};
+use tracing::{info, warn};
 
+use super::budget::Standing;
 use super::librarian::LibraryDoor;
 use super::line::Line;
 use super::live::LiveDoor;
@@ -54,6 +57,8 @@ pub(crate) struct Round {
     pub(crate) budgets: Vec<(&'static str, u64, u64)>,
     /// Free disk space, and below which nothing new is taken, by what it is for.
     pub(crate) volumes: Vec<(&'static str, u64, u64)>,
+    /// What is used of the disk budget.
+    pub(crate) budget: Standing,
     /// What disk space is used for.
     pub(crate) disk: Option<Arc<DiskUse>>,
     /// Events that are served.
@@ -131,6 +136,15 @@ impl Watchman {
         round.volumes =
             vec![("events", free(folder), *mark), ("git", free(sights.git.layout.root()), sights.git.reserve_bytes)];
         round.disk = sights.measured.get();
+        // As much as both rooms would still take; they may share a disk.
+        let room = round.volumes.iter().map(|(_, free, mark)| free.saturating_sub(*mark)).min().unwrap_or_default();
+        let before = round.budget.mark;
+        round.budget = sights.git.budget.look(room);
+        round.budgets.push(("disk_bytes", round.budget.used, round.budget.budget.hard));
+        if round.budget.mark != before {
+            warn_of(&round.budget);
+            sights.line.post(Note::Space(round.budget.mark));
+        }
         round.turned = sights.pulse.last();
         round.repositories = sights.git.directory.repositories();
         if self.beats.is_multiple_of(SLOW) {
@@ -219,6 +233,18 @@ fn budgets(sights: &Sights) -> Vec<(&'static str, u64, u64)> {
         turns("fetch", &git.serving),
         turns("fetch_large", &git.serving_large),
     ]
+}
+
+/// Tells whoever reads the log what the disk has come to.
+fn warn_of(standing: &Standing) {
+    let Standing { used, budget, mark } = standing;
+    match mark {
+        Mark::Free => info!(used, soft = budget.soft, "the disk budget has room again"),
+        Mark::Soft => {
+            warn!(used, hard = budget.hard, "the disk budget is nearly used up: no new repositories are taken")
+        }
+        Mark::Hard => warn!(used, hard = budget.hard, "the disk budget is used up: nothing that grows is taken"),
+    }
 }
 
 /// Whether a program is in one of the folders of a search path.

@@ -53,12 +53,22 @@ impl Stage {
     }
 
     /// Ends the server and starts another one in its folder.
-    pub fn again(mut self, end: End) -> Self {
+    pub fn again(self, end: End) -> Self {
+        let settings: Vec<_> = self.settings.clone();
+        self.restart(end, settings)
+    }
+
+    /// The same with other settings beside its name.
+    pub fn again_with(self, end: End, settings: &[(&'static str, &'static str)]) -> Self {
+        self.restart(end, [&[("DOMAIN", "grasp.test")], settings].concat())
+    }
+
+    fn restart(mut self, end: End, settings: Vec<(&'static str, &'static str)>) -> Self {
         match end {
             End::Asked => assert_eq!(self.server.stop(), Some(0)),
             End::Killed => self.server.kill(),
         }
-        self.again_after_its_end()
+        Self::of(Server::start_in(self.server.folder(), &settings), settings)
     }
 
     /// Starts another server in the folder of one that has ended.

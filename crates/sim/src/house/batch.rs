@@ -9,9 +9,11 @@ use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::push::{Permit, PushRefusal};
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, Site};
+use grasp_core::storage::Weight;
 
 use super::{Crashed, Fate, House, View};
 use crate::contract::Shelf;
+use crate::git::Folder;
 
 /// What a batch leads to once it is on disk.
 #[derive(Default)]
@@ -63,6 +65,19 @@ impl House {
         }
     }
 
+    /// What a site and the others of its owner weigh, a byte for each object.
+    fn weigh(&self, question: &Question) -> Weight {
+        if !question.weigh {
+            return Weight::default();
+        }
+        let bytes = |folder: &Folder| folder.pool.len() as u64;
+        let own = self.git.sites().filter(|(site, _)| site.repo().owner == question.site.repo().owner);
+        Weight {
+            repository: self.git.site(&question.site).map_or(0, bytes),
+            key: own.map(|(_, folder)| bytes(folder)).sum(),
+        }
+    }
+
     /// What the store, with the open batch, and the refs say.
     fn answer(&mut self, batch: &Batch, question: &Question) -> Told {
         let fresh = batch.refs.iter().rev().find(|(site, _)| *site == question.site).map(|(_, view)| view);
@@ -70,7 +85,7 @@ impl House {
         let pulls = refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/"));
         let pulls: Vec<_> = pulls.filter(|_| question.strays).filter_map(EventId::from_hex).collect();
         let strays = pulls.into_iter().filter(|id| !self.memory.is_known(*id)).collect();
-        let mut told = Told { exists, refs, strays, ..Told::default() };
+        let mut told = Told { exists, refs, strays, weight: self.weigh(question), ..Told::default() };
         for id in &question.events {
             if let Some((event, place)) = self.memory.event(*id) {
                 let facts = self.memory.facts(&event, self.registrar.rules().questions(&event));

@@ -171,13 +171,14 @@ impl House {
             let parcel = self.git.receive(needed);
             uploads.push(Delivery { event: *event, tip: tip.clone(), parcel, bytes: wish.bytes });
         }
+        let bytes = if parcel.is_some() { wish.bytes } else { 0 };
         let parcels = parcel.iter().cloned().chain(uploads.iter().map(|upload| upload.parcel.clone())).collect();
         if let Some(ongoing) = self.pushes.get_mut(&id) {
             (ongoing.parcels, ongoing.arrived) = (parcels, true);
         }
         self.tick()?;
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::PushArrived(Arrival { push, parcel, uploads, lenders, checked }));
+        self.tell(&mut batch, Input::PushArrived(Arrival { push, parcel, uploads, lenders, checked, bytes }));
         self.conclude(batch)?;
         Ok(None)
     }

@@ -53,6 +53,8 @@ fn g1_04_every_refusal_has_a_prefix() {
         Refusal::PurgatoryFull,
         Refusal::TooFast,
         Refusal::DiskFull,
+        Refusal::NoNewRepositories,
+        Refusal::TooManyRepositories(5),
         Refusal::StoreFailed,
     ] {
         let (ok, text) = Verdict::Refuse(refusal.clone()).answer();

@@ -14,4 +14,5 @@ mod related;
 mod removal;
 mod rules;
 mod states;
+mod storage;
 mod sync;

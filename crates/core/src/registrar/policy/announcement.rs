@@ -2,9 +2,10 @@
 
 use super::World;
 use crate::nostr::reason::{Known, Need, Refusal, Verdict};
-use crate::nostr::{Signed, supersedes};
+use crate::nostr::{PublicKey, Signed, supersedes};
 use crate::repo::catalog::Slots;
 use crate::repo::{Announcement, Catalog};
+use crate::storage::Mark;
 
 impl World<'_> {
     pub(super) fn announcement(self, event: &Signed) -> Verdict {
@@ -24,8 +25,20 @@ impl World<'_> {
         match &slots.held {
             Some(held) if !supersedes(new.stamp, held.stamp) => Verdict::Known(Known::Superseded),
             Some(_) => Verdict::Hold(Need::GitData),
-            None => self.hold(new.repo.owner, bytes, Need::GitData),
+            None => match self.room_for(new.repo.owner) {
+                Some(refusal) => Verdict::Refuse(refusal),
+                None => self.hold(new.repo.owner, bytes, Need::GitData),
+            },
         }
+    }
+
+    /// Why a new repository of this key is not taken, if it is not.
+    fn room_for(self, owner: PublicKey) -> Option<Refusal> {
+        if self.space >= Mark::Soft {
+            return Some(Refusal::NoNewRepositories);
+        }
+        let most = self.rules.quotas.repositories_per_key?;
+        (self.catalog.hosted_by(owner) >= most).then_some(Refusal::TooManyRepositories(most))
     }
 
     /// It does not name this service: wanted only if a repository of the same name that is hosted here is kept, or is to

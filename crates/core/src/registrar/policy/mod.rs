@@ -17,6 +17,7 @@ use crate::nostr::{PublicKey, Signed, supersedes};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
 use crate::repo::{Catalog, RepoId, Service, Site};
+use crate::storage::{Mark, Quotas};
 use crate::time::Timestamp;
 
 pub(super) use announcement::withdraws;
@@ -39,6 +40,8 @@ pub struct Rules {
     pub purgatory_secs: u64,
     /// Whether somebody looks for git data elsewhere: then events wait until everybody was asked.
     pub hunts: bool,
+    /// What one key and one repository may take.
+    pub quotas: Quotas,
     /// Whether contributors may submit pull requests to repositories that are hosted elsewhere (GRASP-06).
     pub submissions: bool,
 }
@@ -58,6 +61,7 @@ pub(super) struct World<'a> {
     pub(super) rules: &'a Rules,
     pub(super) catalog: &'a Catalog,
     pub(super) purgatory: &'a Purgatory,
+    pub(super) space: Mark,
 }
 
 impl Rules {
@@ -122,6 +126,10 @@ impl World<'_> {
     pub(super) fn admit(self, event: &Signed, source: &Source, facts: &Facts) -> Verdict {
         if let Some(verdict) = before_its_kind(event, source, facts) {
             return verdict;
+        }
+        // What makes things go is always welcome.
+        if self.space == Mark::Hard && !matches!(event.kind, kinds::DELETION | kinds::VANISH) {
+            return Verdict::Refuse(Refusal::DiskFull);
         }
         match (event.kind, self.rules.mode) {
             (kinds::DELETION, _) => self.deletion(event, facts),

@@ -27,6 +27,7 @@ use super::networks::Network;
 use super::reply::Answer;
 use super::routes::{method_not_allowed, not_found, status};
 use crate::config::GitSettings;
+use crate::hands::budget::Budget;
 use crate::hands::directory::{Directory, Snapshot};
 use crate::hands::notes::DeskDoor;
 use crate::hands::packs::Packs;
@@ -61,6 +62,8 @@ pub(crate) struct GitHouse {
     pub(crate) viewing: Arc<Turns>,
     /// Free disk space below which no large pack is received.
     pub(crate) reserve_bytes: u64,
+    /// What all of it may take of the disk.
+    pub(crate) budget: Arc<Budget>,
     /// Command lists that take megabytes.
     pub(crate) large_pushes: Arc<Semaphore>,
     /// Memory for fetch requests, in units.

@@ -21,6 +21,7 @@ use super::body::{Body, BodyProblem, drained};
 use super::{Client, GitHouse, busy, turn, typed};
 use crate::door::reply::{Answer, Feed, Reply};
 use crate::door::routes::status;
+use crate::hands::budget::Share;
 use crate::hands::notes::{CheckedPush, Permitted};
 use crate::meter::git::{Kind, Operation};
 
@@ -99,12 +100,12 @@ async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body)
     }
     let mut operation = operation;
     let spooled = spool(&git, &permitted.permit, &mut body, rest, &mut operation).await;
-    let (pack, received) = match spooled {
+    let (pack, received, share) = match spooled {
         Ok(spooled) => spooled,
         Err(sorry) => return (refuse(&git, &site, &request, &sorry), Some(body)),
     };
     let (feed, reply) = Reply::stream();
-    tokio::spawn(finish(git, client, permitted, (request, operation), pack, received, feed));
+    tokio::spawn(finish(git, client, permitted, (request, operation), (pack, received, share), feed));
     let mut answer = typed(RESULT, Bytes::new());
     *answer.body_mut() = reply;
     (answer, None)
@@ -145,6 +146,24 @@ async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (
     }
 }
 
+/// A pack that has been received, and what it takes of the budget.
+type Spooled = (Incoming, Received, Share);
+
+/// What a quota made too large is told with the quota.
+fn quota_of(permit: &Permit, problem: PackProblem) -> Sorry {
+    match (&problem, permit.left) {
+        (PackProblem::TooLarge(most), Some((left, quota))) if *most == room_for(left) => {
+            PushRefusal::Quota(quota).into()
+        }
+        _ => problem.into(),
+    }
+}
+
+/// A push that brings no objects brings a few bytes.
+fn room_for(left: u64) -> u64 {
+    left.max(4_096)
+}
+
 /// Takes in the pack, in memory if it is small, else in a file.
 async fn spool(
     git: &Arc<GitHouse>,
@@ -152,12 +171,13 @@ async fn spool(
     body: &mut Body,
     rest: Vec<u8>,
     operation: &mut Operation,
-) -> Result<(Incoming, Received), Sorry> {
-    let limits = git.pack_limits(!permit.uploads.is_empty());
+) -> Result<Spooled, Sorry> {
+    let limits = git.pack_limits(permit);
     let layout = git.layout.clone();
     let create = move || Incoming::create(&layout).map(|incoming| (PackSink::new(&incoming, limits), incoming));
     let (mut sink, incoming) = blocking(create).await?.map_err(PackProblem::from)?;
     let mut gathered = rest;
+    let mut share = git.budget.share();
     loop {
         let next = body.next().await?;
         let end = next.is_none();
@@ -165,6 +185,9 @@ async fn spool(
         if end || gathered.len() >= GATHER {
             let bytes = std::mem::take(&mut gathered);
             operation.moved(bytes.len());
+            if !share.grow(bytes.len()) {
+                return Err(PushRefusal::DiskFull.into());
+            }
             let (layout, reserve) = (git.layout.clone(), git.reserve_bytes);
             let write = move || {
                 // What is small is let through; what is large must not take the room that events need.
@@ -173,12 +196,12 @@ async fn spool(
                 }
                 sink.write(&bytes).map(|()| sink)
             };
-            sink = blocking(write).await??;
+            sink = blocking(write).await?.map_err(|problem| quota_of(permit, problem))?;
         }
         if end {
             let received = sink.finish()?;
             crash::point("push.received");
-            return Ok((incoming, received));
+            return Ok((incoming, received, share));
         }
     }
 }
@@ -189,8 +212,7 @@ async fn finish(
     client: Client,
     permitted: Permitted,
     (request, operation): (PushRequest, Operation),
-    pack: Incoming,
-    received: Received,
+    (pack, received, share): Spooled,
     feed: Feed,
 ) {
     let site = permitted.push.site.clone();
@@ -208,6 +230,7 @@ async fn finish(
     crash::point("push.done");
     let last = match result {
         Ok(()) => {
+            share.keep();
             operation.succeed();
             success(&request)
         }
@@ -237,7 +260,8 @@ async fn take_in(
         permit: permitted.permit.clone(),
         tips: tips(permitted),
     };
-    let checked = blocking(move || job.run(pack, received)).await??;
+    let checked = blocking(move || job.run(pack, received)).await?;
+    let checked = checked.map_err(|problem| quota_of(&permitted.permit, problem))?;
     drop(turn);
     crash::point("push.checked");
     Ok(git.desk.arrived(permitted, checked).await?)
@@ -266,7 +290,7 @@ struct Check {
 impl Check {
     fn run(self, mut pack: Incoming, received: Received) -> Result<CheckedPush, PackProblem> {
         let prunings = self.git.layout.prunings();
-        let limits = self.git.pack_limits(!self.permit.uploads.is_empty());
+        let limits = self.git.pack_limits(&self.permit);
         let checker = Checker { git: &self.git.git, layout: &self.git.layout, limits };
         let pools = self.pools();
         let has_pack = matches!(received, Received::Pack(_));
@@ -318,11 +342,12 @@ impl Check {
 
 impl GitHouse {
     /// What a push may bring.
-    fn pack_limits(&self, unsigned: bool) -> PackLimits {
+    fn pack_limits(&self, permit: &Permit) -> PackLimits {
         let settings = &self.settings;
-        let max_bytes = if unsigned { settings.max_unsigned_push_bytes } else { settings.max_push_bytes };
+        let max_bytes =
+            if !permit.uploads.is_empty() { settings.max_unsigned_push_bytes } else { settings.max_push_bytes };
         PackLimits {
-            max_bytes,
+            max_bytes: permit.left.map_or(max_bytes, |(left, _)| room_for(left).min(max_bytes)),
             max_objects: u32::try_from(settings.max_objects).unwrap_or(u32::MAX),
             check_secs: settings.process_patience.as_secs(),
         }

@@ -45,6 +45,10 @@ impl Desk {
                     Input::PushArrived(arrival)
                 }
                 Note::Ended(push) => Input::PushEnded(push),
+                Note::Space(mark) => {
+                    state.space = mark;
+                    Input::Space(mark)
+                }
                 // It is answered outside of transactions.
                 Note::Pulse(_) => continue,
                 Note::Ordered(order, carried) => {

@@ -16,6 +16,7 @@ use grasp_core::registrar::order::OrderId;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::push::{Permit, PushRefusal};
 use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::storage::Mark;
 use grasp_core::time::Timestamp;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;
@@ -92,6 +93,8 @@ struct State {
     hauls: HashMap<FetchId, Incoming>,
     /// Orders that the git room has, with the site that they are about.
     orders: HashMap<OrderId, Site>,
+    /// How full the disk budget is.
+    space: Mark,
     /// What could not be heard because the store had no room, and must be heard before anything else.
     unheard: Vec<Note>,
 }
@@ -149,6 +152,7 @@ impl Desk {
             arrived: HashMap::new(),
             hauls: HashMap::new(),
             orders: HashMap::new(),
+            space: Mark::Free,
             unheard: Vec::new(),
         })
     }
@@ -291,7 +295,9 @@ impl Desk {
     /// After a failure: forgets the machine's memory of what did not happen and reads the store's.
     fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
         if state.stale {
-            *state = self.boot()?;
+            let space = state.space;
+            *state = State { space, ..self.boot()? };
+            state.registrar.handle(self.clock.now(), Input::Space(space));
             self.directory.unpin_all();
             // What it was told of fetches is forgotten, and packs that were on their way are lost.
             self.tell_hunt(state)?;

@@ -108,6 +108,7 @@ impl FetchRoom {
             directory: git.directory.clone(),
             limits,
             reserve_bytes: git.reserve_bytes,
+            budget: git.budget.clone(),
         };
         Self {
             larder,
@@ -131,6 +132,9 @@ impl FetchRoom {
             // What can be in no repository is not asked for.
             let end = if look.impossible { End::Unsound } else { End::Sent };
             return Fetched { catch: Catch { oids: here, end }, pack: None };
+        }
+        if look.most_bytes == 0 {
+            return self.sorry(fetch, here, &Sorry::ours("a quota of the repository or its owner is used up"));
         }
         match Box::pin(self.call(fetch, look, answering)).await {
             Ok(Some(taken)) => self.caught(fetch, taken),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use grasp_git::layout::Layout;
 use grasp_git::receive::{Incoming, PackLimits, PackProblem, PackSink, Received};
 
+use super::take::Larder;
 use super::{Sorry, blocking};
+use crate::hands::budget::Share;
 
 /// Bytes that are gathered before they are written to disk.
 pub(super) const GATHER: usize = 512 * 1024;
@@ -16,15 +18,24 @@ pub(super) struct Spool {
     inner: Option<(PackSink, Incoming)>,
     layout: Arc<Layout>,
     reserve_bytes: u64,
+    share: Share,
     gathered: Vec<u8>,
 }
 
 impl Spool {
-    pub(super) async fn new(layout: Arc<Layout>, limits: PackLimits, reserve_bytes: u64) -> Result<Self, Sorry> {
-        let place = layout.clone();
+    /// A place for a pack of at most so many bytes.
+    pub(super) async fn new(larder: &Larder, max_bytes: u64) -> Result<Self, Sorry> {
+        let limits = PackLimits { max_bytes, ..larder.limits };
+        let place = larder.layout.clone();
         let create = move || Incoming::create(&place).map(|incoming| (PackSink::new(&incoming, limits), incoming));
         let inner = blocking(create).await?.map_err(PackProblem::from)?;
-        Ok(Self { inner: Some(inner), layout, reserve_bytes, gathered: Vec::new() })
+        Ok(Self {
+            inner: Some(inner),
+            layout: larder.layout.clone(),
+            reserve_bytes: larder.reserve_bytes,
+            share: larder.budget.share(),
+            gathered: Vec::new(),
+        })
     }
 
     /// Where the next bytes go.
@@ -41,12 +52,17 @@ impl Spool {
     pub(super) async fn finish(mut self) -> Result<(Incoming, Received), Sorry> {
         self.flush().await?;
         let (sink, incoming) = self.inner.take().ok_or_else(gone)?;
+        // If nothing comes of it the next walk through the folders finds out.
+        self.share.keep();
         Ok((incoming, sink.finish()?))
     }
 
     async fn flush(&mut self) -> Result<(), Sorry> {
         let (mut sink, incoming) = self.inner.take().ok_or_else(gone)?;
         let bytes = std::mem::take(&mut self.gathered);
+        if !self.share.grow(bytes.len()) {
+            return Err(PackProblem::DiskFull.into());
+        }
         let (layout, reserve) = (self.layout.clone(), self.reserve_bytes);
         let write = move || {
             // What is small is let through; what is large must not take the room that events need.

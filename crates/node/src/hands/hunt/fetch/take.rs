@@ -14,6 +14,7 @@ use grasp_git::objects::Pools;
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, Received, Tips, View};
 
 use super::Sorry;
+use crate::hands::budget::Budget;
 use crate::hands::directory::Directory;
 
 /// Where objects are kept.
@@ -26,6 +27,8 @@ pub(super) struct Larder {
     pub(super) limits: PackLimits,
     /// Free disk space below which no large pack is received.
     pub(super) reserve_bytes: u64,
+    /// What all packs together may take.
+    pub(super) budget: Arc<Budget>,
 }
 
 /// What is here for a site.
@@ -44,6 +47,8 @@ pub(super) struct Look {
     pub(super) here: Vec<String>,
     /// The others, as far as they can be in a repository at all.
     pub(super) missing: Vec<String>,
+    /// Bytes that may come.
+    pub(super) most_bytes: u64,
     /// Whether some of what is sought can be in no repository of ours.
     pub(super) impossible: bool,
 }
@@ -85,7 +90,9 @@ impl Larder {
         let missing = sought.into_iter().filter(|oid| !are_here.contains(oid)).cloned().collect();
         let haves = tips.iter().take(limits::MAX_TOLD_HAVES).cloned().collect();
         let impossible = oids.iter().any(|oid| !is_oid(oid));
-        Ok(Look { prunings, pools, known: tips, haves, here, missing, impossible })
+        let most = self.limits.max_bytes;
+        let most_bytes = self.directory.left(site).map_or(most, |left| left.min(most));
+        Ok(Look { most_bytes, prunings, pools, known: tips, haves, here, missing, impossible })
     }
 
     /// Checks a pack and keeps of it what is sought and what that needs. Since the first look, which saw so many prunings,

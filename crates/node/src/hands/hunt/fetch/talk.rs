@@ -227,11 +227,11 @@ impl<'a> Talk<'a> {
     ) -> Result<(Pack, Received), Unheard> {
         let larder = &self.room.larder;
         let mut answer = Answer::new(answer.into_body(), self.room.patience);
-        let most = larder.limits.max_bytes;
+        let most = self.look.most_bytes;
         if answer.claimed() > most.saturating_add(most / 64).saturating_add(BESIDE) {
             return Err(Unheard::Sorry(Sorry::new(End::Unsound, "the answer is larger than is taken")));
         }
-        let mut spool = Spool::new(larder.layout.clone(), larder.limits, larder.reserve_bytes).await?;
+        let mut spool = Spool::new(larder, most).await?;
         while !parser.is_done() {
             let Some(bytes) = answer.next().await? else { break };
             let gathered = spool.gathered();

@@ -1,0 +1,163 @@
+//! The disk budget: what is used of it, and what is on its way in.
+//!
+//! Everything counts: repositories, uploads, answers that are kept, events, and packs that are being received. Folders are
+//! walked through every few minutes only, so what comes meanwhile is counted here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use grasp_core::storage::{self, Mark};
+
+/// What the operator allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Allowance {
+    /// Bytes; `None` is all that the disk has.
+    pub(crate) bytes: Option<u64>,
+    /// Where the soft mark is.
+    pub(crate) soft_percent: u64,
+}
+
+/// How it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Standing {
+    /// Bytes that are used.
+    pub(crate) used: u64,
+    /// The marks.
+    pub(crate) budget: storage::Budget,
+    /// Which has been reached.
+    pub(crate) mark: Mark,
+}
+
+/// The counters. Whoever receives a pack adds to them, the surveyor corrects them, the watchman looks at them.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    allowance: Allowance,
+    /// What the last walk found, without packs on their way.
+    surveyed: AtomicU64,
+    /// What has been taken in since that walk began.
+    taken: AtomicU64,
+    /// Packs on their way.
+    coming: AtomicU64,
+    /// Where the marks were at the last look; nowhere before the first.
+    hard: AtomicU64,
+    soft: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(allowance: Allowance) -> Arc<Self> {
+        Arc::new(Self {
+            allowance,
+            surveyed: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            coming: AtomicU64::new(0),
+            hard: AtomicU64::new(u64::MAX),
+            soft: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Bytes that are used, as far as is known.
+    fn used(&self) -> u64 {
+        let parts = [&self.surveyed, &self.taken, &self.coming];
+        parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.load(Ordering::Relaxed)))
+    }
+
+    /// How it stands, given how much more the disk would take.
+    pub(crate) fn look(&self, free: u64) -> Standing {
+        let used = self.used();
+        let most = used.saturating_add(free);
+        let bytes = self.allowance.bytes.map_or(most, |bytes| bytes.min(most));
+        let budget = storage::Budget::new(bytes, self.allowance.soft_percent);
+        self.hard.store(budget.hard, Ordering::Relaxed);
+        self.soft.store(budget.soft, Ordering::Relaxed);
+        Standing { used, budget, mark: budget.mark(used) }
+    }
+
+    /// Which mark is reached, by the marks of the last look.
+    pub(crate) fn mark(&self) -> Mark {
+        let marks = [&self.hard, &self.soft].map(|mark| mark.load(Ordering::Relaxed));
+        storage::Budget { hard: marks[0], soft: marks[1] }.mark(self.used())
+    }
+
+    /// A walk begins: what is taken in from now on it may not see. Tell [`surveyed`](Self::surveyed) what this gives.
+    pub(crate) fn survey(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// A walk has found this.
+    pub(crate) fn surveyed(&self, bytes: u64, began: u64) {
+        self.surveyed.store(bytes, Ordering::Relaxed);
+        self.taken.fetch_sub(began, Ordering::Relaxed);
+    }
+
+    /// A place for a pack that is to be received.
+    pub(crate) fn share(self: &Arc<Self>) -> Share {
+        Share { budget: self.clone(), bytes: 0 }
+    }
+}
+
+/// What a pack on its way takes of the budget. It gives it back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Takes more, or says that there is no more.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        self.budget.coming.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        self.budget.used() <= self.budget.hard.load(Ordering::Relaxed)
+    }
+
+    /// The pack stays.
+    pub(crate) fn keep(self) {
+        self.budget.taken.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.coming.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(bytes: Option<u64>) -> Arc<Budget> {
+        Budget::new(Allowance { bytes, soft_percent: 90 })
+    }
+
+    #[test]
+    fn the_disk_is_the_budget_unless_it_is_smaller() {
+        let (all, some) = (budget(None), budget(Some(500)));
+        for budget in [&all, &some] {
+            budget.surveyed(100, 0);
+        }
+        assert_eq!(all.look(900).budget.hard, 1_000);
+        assert_eq!(some.look(900).budget.hard, 500);
+        assert_eq!(some.look(10).budget.hard, 110, "there is no more, whatever was allowed");
+        assert_eq!(all.look(0).mark, Mark::Hard);
+    }
+
+    #[test]
+    fn packs_count_from_their_first_byte_and_are_counted_once() {
+        let budget = budget(Some(1_000));
+        budget.look(u64::MAX / 2);
+        let (mut first, mut second) = (budget.share(), budget.share());
+        assert!(first.grow(600) && second.grow(400) && !second.grow(1));
+        drop(second);
+        assert_eq!(budget.look(u64::MAX / 2).used, 600);
+        let began = budget.survey();
+        first.keep();
+        // The walk may or may not have seen it.
+        budget.surveyed(50, began);
+        assert_eq!(budget.look(u64::MAX / 2).used, 650);
+        let began = budget.survey();
+        budget.surveyed(650, began);
+        assert_eq!(budget.look(u64::MAX / 2).used, 650);
+    }
+}
