@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+use grasp_core::storage::Mark;
 use grasp_core::time::Moment;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::reply::Answer;
 use super::routes::with_type;
+use crate::hands::budget::Standing;
 use crate::hands::watchman::Round;
 
 /// How long something may be silent before it counts as stuck: a busy disk takes seconds.
@@ -64,6 +66,9 @@ pub(crate) fn checks(round: &Round, now: Moment, leaving: bool) -> Vec<Check> {
         let detail = format!("{free} bytes are free, {mark} are kept");
         checks.push(Check { name, ok: free >= mark, detail });
     }
+    let Standing { used, budget, mark } = round.budget;
+    let detail = format!("{used} of {} bytes are used, no new repositories from {} on", budget.hard, budget.soft);
+    checks.push(Check { name: "disk_budget", ok: mark != Mark::Hard, detail });
     let found = if round.git { "found" } else { "cannot be found" };
     checks.push(Check { name: "git", ok: round.git, detail: found.to_owned() });
     let serving = if leaving { "going down" } else { "taking requests" };
@@ -128,6 +133,8 @@ mod tests {
         assert_eq!(failing(&late, 100_500, false), ["writer"]);
         let full = Round { volumes: vec![("events", 49, 50), ("git", 100, 50)], ..well() };
         assert_eq!(failing(&full, 100_500, false), ["disk_events"]);
+        let used_up = Standing { mark: Mark::Hard, ..Standing::default() };
+        assert_eq!(failing(&Round { budget: used_up, ..well() }, 100_500, false), ["disk_budget"]);
         let broken = Vitals { problem: Some("no".to_owned()), ..Vitals::default() };
         assert_eq!(failing(&Round { vitals: Some(broken), ..well() }, 100_500, false), ["store"]);
         assert_eq!(failing(&Round { git: false, ..well() }, 100_500, false), ["git"]);

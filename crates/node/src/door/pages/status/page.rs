@@ -314,6 +314,7 @@ impl Sheet {
             let text = |amount: u64| if is_bytes { bytes(amount) } else { count(amount) };
             let label = match *name {
                 "pack_cache_bytes" => "pack cache".to_owned(),
+                "disk_bytes" => "disk".to_owned(),
                 name => name.replace("_bytes", " memory").replace('_', " "),
             };
             facts.push((label, format!("budget.{name}"), format!("{} of {}", text(*used), text(*limit))));
