@@ -172,6 +172,19 @@ pub const MAX_HELD_STATES: usize = 16;
 /// Events that one removal (a vanish request) deletes in one transaction; the rest follows in slices behind a marker.
 pub const REMOVAL_SLICE: usize = 1_000;
 
+/// Repositories that are looked at in one step when there are other rules: each costs a few lookups, a banned one some
+/// writes and a note for git, so that a step stays within some tens of milliseconds.
+pub const REVIEW_SLICE: usize = 500;
+
+/// Unwanted authors and events that are looked up in one step: one lookup each.
+pub const UNWANTED_SLICE: usize = 10_000;
+
+/// Lines of one moderation list: more than public blocklists have, and some ten megabytes.
+pub const MAX_LIST_ENTRIES: usize = 100_000;
+
+/// Bytes of the file that holds one: every line may be a key with a long name.
+pub const MAX_LIST_BYTES: u64 = 32 * 1024 * 1024;
+
 /// Age of an authentication event (NIP-42).
 pub const AUTH_MAX_AGE_SECS: u64 = 10 * 60;
 

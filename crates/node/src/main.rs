@@ -1,7 +1,7 @@
 //! graspd: a nostr relay and a git host in one, for repositories that live on several such servers at once.
 //!
 //! - [`config`]: what the operator wants. [`cli`]: commands that talk to a running server, which answers in [`admin`].
-//! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time.
+//! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time. [`reload`]: settings that change.
 //! - [`inherited`]: sockets that were handed over. [`notify`]: words to whoever supervises the process.
 //! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
 
@@ -18,6 +18,7 @@ mod lock;
 mod meter;
 mod notify;
 mod outbound;
+mod reload;
 mod rooms;
 
 use std::io::IsTerminal;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    match rooms::run(config) {
+    match rooms::run(config, Box::new(move || config::load(&matches))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("graspd: {problem:#}");

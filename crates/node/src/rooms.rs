@@ -31,7 +31,7 @@ use crate::config::{self, Config};
 use crate::door::git::{self, GitHouse};
 use crate::door::listen::Door;
 use crate::door::networks::{Allowance, NetworksDoor};
-use crate::door::nip11;
+use crate::door::nip11::Leaflet;
 use crate::door::routes::House;
 use crate::door::session::Rooms;
 use crate::door::side;
@@ -51,6 +51,7 @@ use crate::hands::packs::Packs;
 use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
 use crate::hands::relay_socket::{Patience, Sockets};
+use crate::hands::rulebook::{Basis, Rulebook, RulesDoor};
 use crate::hands::surveyor::{Measured, Surveyor};
 use crate::hands::sync::board::SyncDoor;
 use crate::hands::sync::{self, SyncRoom};
@@ -62,9 +63,10 @@ use crate::lock::Locks;
 use crate::meter::Meter;
 use crate::notify::{self, News};
 use crate::outbound::dial::Dialler;
+use crate::reload::{self, Load, Reloader};
 
 /// Runs the server until it is asked to stop.
-pub(crate) fn run(mut config: Config) -> Result<()> {
+pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
     let inherited = inherited::take()?;
     let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
     let layout = Layout::open(&config.git_data_path)
@@ -88,6 +90,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     )?;
     let owner_key = PublicKey(owner.public_key().to_bytes());
     let rules = rules(&config, owner_key)?;
+    let book = Rulebook::new(rules.clone());
     let directory = Arc::new(Directory::new(layout.clone(), config.submissions));
     directory.limit(config.quotas);
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
@@ -104,7 +107,7 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         hunt_post: hunt_post.clone(),
         meter: meter.clone(),
     };
-    let threads = Threads::start(&config, &store, &rules, clock, cores, readers, means)?;
+    let threads = Threads::start(&config, &store, &book, clock, cores, readers, means)?;
     let desk = (threads.line.clone(), meter.clone());
     let mut house_of_git = git_house(&config, layout, directory, git, capabilities, desk, cores)?;
     let (sync_door, questions) = SyncDoor::new();
@@ -113,6 +116,9 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     let (pictures, sync_pictures) = watch::channel(Arc::default());
     let (hunt_views, hunt_pictures) = watch::channel(Arc::default());
     let instance = hex::encode(&store.id()[..8]);
+    let following = config.sync.enabled.then(|| (post.clone(), Basis::new(&config, &instance)));
+    let door = RulesDoor::new(book.clone(), threads.line.clone(), following);
+    let reloader = Reloader::new(load, door, config.effective.clone());
     let mut outgoing = Vec::new();
     if config.sync.enabled {
         let reach = if config.sync.reach_anything { Reach::Anything } else { Reach::Global };
@@ -159,7 +165,9 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
         }
     };
     let house = House {
-        nip11: nip11::document(&config, &owner_key.to_string(), &instance),
+        nip11: Leaflet::new(owner_key.to_string(), instance),
+        book,
+        reloader: reloader.clone(),
         networks: NetworksDoor::open(
             Allowance {
                 connections: config.network_max_connections,
@@ -189,6 +197,8 @@ pub(crate) fn run(mut config: Config) -> Result<()> {
     };
     // Whoever reads the welcome may send a signal at once.
     let signals = Signals::listen()?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen to signals")?;
+    runtime.spawn(reload::on_hangup(hangup, reloader.clone()));
     welcome(&house.config);
     let grace = house.config.shutdown_grace;
     let house = Arc::new(house);
@@ -296,7 +306,7 @@ impl Threads {
     fn start(
         config: &Config,
         store: &Store,
-        rules: &Rules,
+        book: &Arc<Rulebook>,
         clock: Clock,
         cores: usize,
         readers: usize,
@@ -330,7 +340,7 @@ impl Threads {
             line: line.clone(),
             live: live.clone(),
             clock,
-            rules: rules.clone(),
+            rules: book.clone(),
             directory,
             layout,
             room,
@@ -345,8 +355,8 @@ impl Threads {
             spawn("maintenance", move || maintainer.run())?;
         }
         for nth in 0..cores {
-            let (line, rules) = (line.clone(), rules.clone());
-            spawn(&format!("verify-{nth}"), move || line.check(&rules, clock))?;
+            let (line, book) = (line.clone(), book.clone());
+            spawn(&format!("verify-{nth}"), move || line.check(&book, clock))?;
         }
         for nth in 0..readers {
             let reader = Reader { store: store.clone(), jobs: jobs.clone(), again: readers_door.clone(), clock };
@@ -539,6 +549,7 @@ fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
         quotas: config.quotas,
         max_event_bytes: config.max_event_bytes,
         purgatory_secs: config.purgatory_expiry.as_secs(),
+        lists: config.lists.clone(),
     })
 }
 

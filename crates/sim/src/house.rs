@@ -55,6 +55,7 @@ pub fn rules() -> Rules {
         submissions: true,
         quotas: Quotas::default(),
         hunts: false,
+        lists: Arc::default(),
     }
 }
 

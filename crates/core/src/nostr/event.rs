@@ -19,6 +19,12 @@ impl EventId {
     pub fn from_hex(text: &str) -> Option<Self> {
         hex::decode(text).map(Self)
     }
+
+    /// Reads the canonical `note1…` form (NIP-19).
+    #[must_use]
+    pub fn from_note(text: &str) -> Option<Self> {
+        super::keys::from_bech32("note", text).map(Self)
+    }
 }
 
 impl fmt::Display for EventId {

@@ -23,9 +23,7 @@ impl PublicKey {
     /// Reads the canonical `npub1…` form: lower case, valid checksum, nothing else (G1-21).
     #[must_use]
     pub fn from_npub(text: &str) -> Option<Self> {
-        let (prefix, bytes) = bech32::decode(text).ok()?;
-        let key = Self(bytes.try_into().ok().filter(|_| prefix == NPUB)?);
-        (key.npub() == text).then_some(key)
+        from_bech32(NPUB.as_str(), text).map(Self)
     }
 
     /// The `npub1…` form.
@@ -34,6 +32,13 @@ impl PublicKey {
         // 32 bytes and a fixed prefix are well within what bech32 takes.
         bech32::encode::<Bech32>(NPUB, &self.0).unwrap_or_default()
     }
+}
+
+/// Reads 32 bytes behind a prefix in canonical bech32: lower case, valid checksum, nothing else.
+pub(super) fn from_bech32(prefix: &str, text: &str) -> Option<[u8; 32]> {
+    let (found, bytes) = bech32::decode(text).ok()?;
+    let bytes: [u8; 32] = bytes.try_into().ok().filter(|_| found.as_str() == prefix)?;
+    (bech32::encode::<Bech32>(found, &bytes).is_ok_and(|canonical| canonical == text)).then_some(bytes)
 }
 
 impl fmt::Display for PublicKey {

@@ -111,6 +111,14 @@ pub enum Refusal {
     NotListed,
     /// An announcement that named this service and now does not: hosting has ended.
     Delisted,
+    /// An announcement of a repository that has no place here.
+    Banned,
+    /// An event that has no place here, for its author's sake or its own.
+    Unwelcome,
+    /// An announcement that names this service, which takes only others.
+    NotWhitelisted,
+    /// An announcement that names this service, which is an archive and does not keep it.
+    NotArchived,
     /// A state of a repository that is not announced here.
     NoAnnouncement,
     /// A state whose author is not a maintainer of any repository of that name here.
@@ -176,6 +184,10 @@ impl fmt::Display for Refusal {
             Self::Identifier => f.write_str("invalid: the d tag must name a repository: not empty, not . or .., without slashes or control characters"),
             Self::NotListed => f.write_str("invalid: the announcement must name this service in both clone and relays"),
             Self::Delisted => f.write_str("invalid: the announcement no longer names this service; hosting has ended"),
+            Self::Banned => f.write_str("blocked: the operator of this service has banned this repository"),
+            Self::Unwelcome => f.write_str("blocked: the operator of this service has banned this event or its author"),
+            Self::NotWhitelisted => f.write_str("blocked: this service hosts only repositories that its operator has listed"),
+            Self::NotArchived => f.write_str("blocked: this service is a read-only archive and does not keep this repository"),
             Self::NoAnnouncement => f.write_str("invalid: no announcement exists for this repository"),
             Self::NotMaintainer => f.write_str("restricted: author not authorized for this repository"),
             Self::NoCommit => f.write_str("invalid: a pull request names its commit in a c tag"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::order::{Order, OrderId, Outcome, Parcel};
+use super::policy::Rules;
 use super::push::{Command, Permit, PushRefusal};
 use crate::hunt::io::FetchId;
 use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
@@ -21,6 +22,11 @@ pub enum Input {
     Restored(Restored),
     /// That was all that the store has: what was left undone may go on.
     Ready,
+    /// The operator has other rules. They differ in what is wanted, not in what this service is.
+    Rules(Arc<Rules>),
+    /// A served event that is unwanted, or whose author is: told of all there are at the beginning and after
+    /// [`Input::Rules`], in slices.
+    Unwanted(Summary),
     /// Somebody offers an event. Exactly one [`Output::Reply`] answers.
     Submitted(Submission),
     /// A served event's own time (NIP-40) is over.

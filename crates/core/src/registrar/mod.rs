@@ -14,6 +14,7 @@ pub mod purgatory;
 pub mod push;
 mod quarry;
 mod removal;
+mod review;
 pub mod uploads;
 pub mod views;
 mod work;
@@ -68,6 +69,8 @@ pub struct Registrar {
     /// Why the store is being asked, and what it will be asked next.
     asked: Option<Purpose>,
     asking: VecDeque<Purpose>,
+    /// Repositories that are to be looked at because there are other rules.
+    review: VecDeque<RepoId>,
 }
 
 impl Registrar {
@@ -90,6 +93,7 @@ impl Registrar {
             fetches: BTreeMap::new(),
             asked: None,
             asking: VecDeque::new(),
+            review: VecDeque::new(),
         }
     }
 
@@ -105,7 +109,7 @@ impl Registrar {
         &self.purgatory
     }
 
-    /// The rules it was made with.
+    /// The rules that hold.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
@@ -144,6 +148,7 @@ impl Registrar {
         for todo in &self.todos {
             self.lanes.add(finish::task_of(todo));
         }
+        self.review_banned();
         let held: Vec<EventId> = self.purgatory.iter().map(|(id, _)| id).collect();
         for id in held {
             self.look(id);
@@ -151,7 +156,7 @@ impl Registrar {
     }
 
     fn restore_announcement(&mut self, event: &Event, exception: bool) {
-        if let Some(announcement) = Announcement::read(event, &self.rules.service) {
+        if let Some(announcement) = self.rules.announcement(event) {
             self.catalog.put_announcement(Place::Served, Announcement { exception, ..announcement });
         }
     }
@@ -188,10 +193,10 @@ impl Registrar {
     }
 
     fn serve_announcement(&mut self, event: &Event) {
-        let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
+        let Some(announcement) = self.rules.announcement(event) else { return };
         let repo = announcement.repo.clone();
         let stamp = announcement.stamp;
-        let exception = !announcement.listed;
+        let exception = !announcement.is_hosted();
         if exception {
             self.write(Write::Except(stamp.id));
         }
@@ -253,7 +258,7 @@ impl Registrar {
     fn note_held(&mut self, now: Now, event: &Signed, deadline: Moment, search: Search) {
         let what = match event.kind {
             kinds::ANNOUNCEMENT => {
-                let Some(announcement) = Announcement::read(event, &self.rules.service) else { return };
+                let Some(announcement) = self.rules.announcement(event) else { return };
                 let repo = announcement.repo.clone();
                 if let Some(older) = self.put_announcement(Place::Held, announcement) {
                     self.purgatory.take(older.stamp.id);
@@ -330,7 +335,7 @@ impl Registrar {
             let family = catalog.family(&repo.identifier);
             let best = family.and_then(|family| family.best(repo.owner));
             let reaching: Vec<_> = family.into_iter().flat_map(|family| family.hosts_reaching(repo.owner)).collect();
-            (best.map(|best| (best.listed, best.roles.clone())), reaching)
+            (best.map(|best| (best.is_hosted(), best.roles.clone())), reaching)
         };
         let (before, hosts_before) = look(&self.catalog);
         let result = change(&mut self.catalog);
@@ -414,6 +419,8 @@ impl Machine for Registrar {
         match input {
             Input::Restored(restored) => return self.restore(now, restored),
             Input::Ready => self.ready(),
+            Input::Rules(rules) => self.change_rules(Rules::clone(&rules)),
+            Input::Unwanted(summary) => self.unwanted(&summary),
             Input::Submitted(submission) => self.submitted(now, submission),
             Input::Expired(summary) => self.remove(&summary, Place::Served),
             Input::Purged(summary) => self.forget_refs(&summary),
@@ -442,12 +449,14 @@ impl Machine for Registrar {
             (self.purgatory.next_deadline(), "a held event expires"),
             (self.uploads.next_deadline(), "an upload without its event expires"),
             (self.lanes.alarm(), "work in the git room is tried again"),
+            ((!self.review.is_empty()).then_some(Moment::default()), "there are other rules"),
         ];
         alarms.into_iter().filter_map(|(moment, why)| Some((moment?, why))).min()
     }
 
     fn wake(&mut self, now: Now) {
         self.lanes.wake(now.mono);
+        self.review_some();
         for _ in 0..limits::EXPIRY_SLICE {
             let Some(id) = self.purgatory.overdue(now.mono) else { break };
             self.end_of_time(now, id);

@@ -123,6 +123,8 @@ pub enum PushRefusal {
     },
     /// The repository is not hosted here, or not any more.
     NotHosted,
+    /// This service is an archive: nobody pushes to it.
+    ReadOnly,
     /// What had been permitted is not permitted any more: something was deleted, replaced or expired meanwhile.
     Changed,
     /// The disk budget is used up.
@@ -153,6 +155,7 @@ impl PushRefusal {
             Self::NoState => "E-STATE-MISSING",
             Self::NoMatch { .. } => "E-STATE-MISMATCH",
             Self::NotHosted => "E-REPO-MISSING",
+            Self::ReadOnly => "E-READ-ONLY",
             Self::Changed => "E-STATE-CHANGED",
             Self::DiskFull => "E-DISK-FULL",
             Self::Quota(Quota::Repository(_)) => "E-QUOTA-REPOSITORY",
@@ -180,6 +183,7 @@ impl PushRefusal {
             | Self::NoRoom
             | Self::TooManyUploads
             | Self::NotHosted
+            | Self::ReadOnly
             | Self::Changed
             | Self::DiskFull
             | Self::Quota(_)
@@ -230,6 +234,9 @@ impl fmt::Display for PushRefusal {
                 place(found)
             ),
             Self::NotHosted => f.write_str("this repository is not hosted here: publish an announcement (kind 30617)"),
+            Self::ReadOnly => f.write_str(
+                "this service is a read-only archive: push to a server that the repository's announcement names",
+            ),
             Self::Changed => f.write_str(
                 "what this push fulfils was deleted, replaced or has expired meanwhile: fetch and try again",
             ),

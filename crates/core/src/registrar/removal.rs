@@ -11,7 +11,7 @@ use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::Place;
-use crate::repo::{Announcement, Identifier, RepoId, Site};
+use crate::repo::{Identifier, RepoId, Site};
 
 impl Registrar {
     /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
@@ -78,9 +78,7 @@ impl Registrar {
         if !matches!(verdict, Verdict::Accept | Verdict::Refuse(Refusal::Delisted)) {
             return;
         }
-        let Some(new) =
-            Announcement::read(event, &self.rules.service).filter(|new| policy::withdraws(&self.catalog, new))
-        else {
+        let Some(new) = self.rules.announcement(event).filter(|new| policy::withdraws(&self.catalog, new)) else {
             return;
         };
         let slots = self.catalog.announcement(&new.repo).cloned().unwrap_or_default();
@@ -200,7 +198,7 @@ impl Registrar {
             // One that goes may have been another's reason to stay.
             while let Some(family) = self.catalog.family(&identifier) {
                 let exceptions = family.announcements().filter_map(|(author, slots)| {
-                    let served = slots.served.as_ref().filter(|served| served.exception)?;
+                    let served = slots.served.as_ref().filter(|served| served.exception && !served.is_hosted())?;
                     (!family.is_invited(*author, strict)).then_some((*author, served.stamp))
                 });
                 let lost: Vec<(PublicKey, Stamp)> = exceptions.collect();

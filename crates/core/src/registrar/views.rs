@@ -8,7 +8,7 @@ use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
-use crate::repo::{RepoId, Site};
+use crate::repo::{Announcement, RepoId, Site};
 
 /// A hosted repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,10 +55,10 @@ impl Registrar {
         self.lanes.waiting()
     }
 
-    /// Whether nothing is under way in the git room and nothing waits for it.
+    /// Whether nothing is under way in the git room, nothing waits for it, and all repositories are as the rules want them.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.lanes.is_idle() && self.asked.is_none() && self.asking.is_empty()
+        self.lanes.is_idle() && self.asked.is_none() && self.asking.is_empty() && self.review.is_empty()
     }
 
     /// Whether anybody may push to and fetch from a site.
@@ -77,7 +77,7 @@ impl Registrar {
     /// Whether a site's announcement is served.
     pub(super) fn is_served(&self, site: &Site) -> bool {
         let Site::Announced(repo) = site else { return false };
-        self.catalog.announcement(repo).is_some_and(|slots| slots.served.as_ref().is_some_and(|served| served.listed))
+        self.catalog.announcement(repo).is_some_and(|slots| slots.served.as_ref().is_some_and(Announcement::is_hosted))
     }
 
     pub(super) fn may_speak(&self, event: &Event, repo: &RepoId) -> bool {

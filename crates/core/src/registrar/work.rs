@@ -166,6 +166,9 @@ impl Registrar {
         if !self.is_open(&push.site) {
             return Err(PushRefusal::NotHosted);
         }
+        if self.rules.lists.read_only {
+            return Err(PushRefusal::ReadOnly);
+        }
         if self.space == Mark::Hard {
             return Err(PushRefusal::DiskFull);
         }

@@ -13,8 +13,10 @@ pub struct Announcement {
     pub repo: RepoId,
     /// Which version.
     pub stamp: Stamp,
-    /// Whether it names this service in `clone` and `relays`: only then is the repository hosted here.
+    /// Whether it names this service in `clone` and `relays`.
     pub listed: bool,
+    /// Whether the operator keeps the repository, whatever it names (GRASP-05).
+    pub archived: bool,
     /// Whether it was taken in only because somebody hosted here names its author as a maintainer. It goes with the last
     /// such name. One that is merely not listed (any more: the service's own name may change) is left alone.
     pub exception: bool,
@@ -32,13 +34,20 @@ pub(super) fn sensible<'a>(urls: impl Iterator<Item = &'a str>) -> impl Iterator
 }
 
 impl Announcement {
-    /// Reads an announcement; `None` if its `d` tag cannot name a repository.
+    /// Whether the repository is hosted here because of it.
+    #[must_use]
+    pub fn is_hosted(&self) -> bool {
+        self.listed || self.archived
+    }
+
+    /// Reads an announcement, without the operator's opinion; `None` if its `d` tag cannot name a repository.
     #[must_use]
     pub fn read(event: &Event, service: &Service) -> Option<Self> {
         let repo = RepoId { owner: event.pubkey, identifier: Identifier::new(event.tag("d")?)? };
         let others = event.all_values("relays").filter(|relay| !service.is_own_relay(relay));
         Some(Self {
             listed: service.is_listed(event, &repo),
+            archived: false,
             exception: false,
             stamp: event.stamp(),
             roles: Roles::read(event),

@@ -97,16 +97,22 @@ impl Family {
         self.announcements.iter()
     }
 
+    /// All states, by author.
+    pub fn states_by_author(&self) -> impl Iterator<Item = (&PublicKey, &States)> {
+        self.states.iter()
+    }
+
     /// The states of one key.
     #[must_use]
     pub fn states(&self, author: PublicKey) -> Option<&States> {
         self.states.get(&author)
     }
 
-    /// Whether a repository of this name and owner is hosted here: its best announcement names this service.
+    /// Whether a repository of this name and owner is hosted here: its best announcement names this service, or the
+    /// operator keeps it.
     #[must_use]
     pub fn is_hosted(&self, owner: PublicKey) -> bool {
-        self.best(owner).is_some_and(|announcement| announcement.listed)
+        self.best(owner).is_some_and(Announcement::is_hosted)
     }
 
     /// Whether any repository of this name is hosted here.
@@ -197,10 +203,10 @@ impl Family {
     fn change<R>(&mut self, author: PublicKey, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> Changed<R> {
         let slots = self.announcements.entry(author).or_default();
         let before = named(slots.best());
-        let was_hosted = slots.best().is_some_and(|announcement| announcement.listed);
+        let was_hosted = slots.best().is_some_and(Announcement::is_hosted);
         let result = change(slots);
         let after = named(slots.best());
-        let is_hosted = slots.best().is_some_and(|announcement| announcement.listed);
+        let is_hosted = slots.best().is_some_and(Announcement::is_hosted);
         if slots.is_empty() {
             self.announcements.remove(&author);
         }

@@ -2,12 +2,13 @@
 
 use url::Url;
 
+use super::announcement::Announcement;
 use super::id::RepoId;
 use super::site::Site;
 use crate::nostr::event::Event;
 
 /// Where this service is reached: one host, optional port, optional base path (G1-16).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Service {
     host: String,
     /// `None` stands for the default ports: TLS is usually a proxy's business, so 80 and 443 are the same to us.
@@ -81,6 +82,14 @@ impl Service {
         let site = Site::Announced(repo.clone());
         event.all_values("clone").any(|url| self.is_own_clone(url, &site))
             && event.all_values("relays").any(|url| self.is_own_relay(url))
+    }
+
+    /// Whether an announcement says that this service, another one's, hosts its repository.
+    #[must_use]
+    pub fn hosts(&self, announcement: &Announcement) -> bool {
+        let site = Site::Announced(announcement.repo.clone());
+        announcement.clone.iter().any(|url| self.is_own_clone(url, &site))
+            && announcement.relays.iter().any(|url| self.is_own_relay(url))
     }
 
     fn is_own_authority(&self, url: &Url) -> bool {

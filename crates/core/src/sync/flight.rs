@@ -198,7 +198,15 @@ impl Syncer {
             first = false;
             let useful = !matches!(
                 &judgement,
-                Judgement::Refused(Refusal::Unrelated | Refusal::NotListed | Refusal::NoAnnouncement)
+                Judgement::Refused(
+                    Refusal::Unrelated
+                        | Refusal::NotListed
+                        | Refusal::NoAnnouncement
+                        | Refusal::Banned
+                        | Refusal::Unwelcome
+                        | Refusal::NotWhitelisted
+                        | Refusal::NotArchived
+                )
             );
             self.wide_delivery(waiter.link, waiter.wide, useful);
             self.restless.insert(waiter.link);

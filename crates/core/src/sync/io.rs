@@ -49,6 +49,19 @@ pub enum Input {
     Judged(Ticket, Judgement),
     /// The operator wants something.
     Order(Order),
+    /// The operator has other rules. The registrar has them already.
+    Rules(NewRules),
+}
+
+/// What other rules mean for sync.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewRules {
+    /// What coverage rests on from now on.
+    pub epoch: u64,
+    /// Relays that are followed whoever names them.
+    pub bootstrap: Vec<RelayUrl>,
+    /// Whether something may be wanted that was refused: then everybody is asked again.
+    pub wider: bool,
 }
 
 /// Something that survived in the store.

@@ -171,6 +171,7 @@ impl Syncer {
 
     fn begin(&mut self) {
         self.ready = true;
+        self.forget_what_old_rules_refused();
         for url in self.config.bootstrap.clone() {
             self.link_to(&url, true);
         }
@@ -300,6 +301,7 @@ impl Machine for Syncer {
             }
             Input::Judged(ticket, judgement) => self.judged(ticket, judgement),
             Input::Order(order) => self.order(&order),
+            Input::Rules(rules) => self.new_rules(rules),
         }
         self.work();
     }

@@ -272,10 +272,12 @@ impl RefusedIndex {
         gone
     }
 
-    /// The settings have changed: what they forbade may be wanted. The rows come back from [`expire`](Self::expire).
-    pub fn clear_policy(&mut self) {
-        let policy = self.shelf.iter().filter(|(_, row)| row.why == Why::Policy).map(|(number, _)| number);
-        for number in policy.collect::<Vec<u32>>() {
+    /// There are other rules: what they forbade, or nobody had a right to, may be wanted. The rows come back from
+    /// [`expire`](Self::expire).
+    pub fn clear_ruled(&mut self) {
+        let ruled = |why: Why| matches!(why, Why::Policy | Why::Unauthorised);
+        let numbers = self.shelf.iter().filter(|(_, row)| ruled(row.why)).map(|(number, _)| number);
+        for number in numbers.collect::<Vec<u32>>() {
             let id = self.remove(number);
             self.dropped.extend(id);
         }

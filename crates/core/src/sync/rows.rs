@@ -1,9 +1,9 @@
 //! What is written down of relays, what comes back of it, and what the operator wants of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::flaw::Flaw;
-use super::io::{Order, Output, Restored, Row, RowKey};
+use super::io::{NewRules, Order, Output, Restored, Row, RowKey};
 use super::link::Link;
 use super::peer::{self, Peer};
 use super::url::RelayUrl;
@@ -16,6 +16,52 @@ impl Syncer {
         match restored {
             Restored::Peer(peer) => drop(self.rows.insert(peer.url.place().to_owned(), *peer)),
             Restored::Refused(row) => self.refused.restore(row, self.now),
+        }
+    }
+
+    /// There are other rules. If they are wider, nothing that was had under the old ones is all that there is now.
+    pub(super) fn new_rules(&mut self, rules: NewRules) {
+        let NewRules { epoch, bootstrap, wider } = rules;
+        let now = self.now;
+        self.config.epoch = epoch;
+        self.config.bootstrap = bootstrap;
+        if wider {
+            self.refused.clear_ruled();
+        }
+        let wanted: BTreeSet<&str> = self.config.bootstrap.iter().map(RelayUrl::place).collect();
+        let mut others = Vec::new();
+        for (id, link) in &mut self.links {
+            link.unsaved = true;
+            if wider {
+                // Until it has been asked in full again, its row says that nothing of it is had.
+                link.announced = false;
+                link.restored = None;
+                link.next_full = now.mono;
+                self.restless.insert(*id);
+            }
+            let bootstrap = wanted.contains(link.url.place());
+            if bootstrap != link.bootstrap {
+                link.bootstrap = bootstrap;
+                others.push(link.url.place().to_owned());
+            }
+        }
+        if self.ready {
+            for url in self.config.bootstrap.clone() {
+                self.link_to(&url, true);
+            }
+        }
+        for place in others {
+            self.relink(&place);
+        }
+        self.save_at = Some(now.mono);
+    }
+
+    /// At the beginning: the last process may have had other rules, and what they refused may be wanted now.
+    pub(super) fn forget_what_old_rules_refused(&mut self) {
+        let covered = self.rows.values().filter_map(|peer| peer.covered);
+        let last = covered.max_by_key(|covered| covered.lost_at);
+        if last.is_none_or(|covered| covered.epoch != self.config.epoch) {
+            self.refused.clear_ruled();
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`settings`]: the table in which every setting is declared, once; [`foreign`]: names that are none.
 //! - [`cli`], [`dotenv`], [`mod@file`], [`sources`]: what was written where.
-//! - [`parse`], [`cidr`], [`resolve`]: what it means, or everything that is wrong with it.
+//! - [`parse`], [`cidr`], [`lists`], [`resolve`]: what it means, or everything that is wrong with it.
 //! - [`mod@show`], [`suggest`], [`problem`]: telling people.
 //! - [`owner`]: the key of the relay's operator.
 //!
@@ -13,6 +13,7 @@ mod cli;
 mod dotenv;
 mod file;
 mod foreign;
+mod lists;
 mod owner;
 mod parse;
 mod problem;
@@ -29,10 +30,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use grasp_core::hunt::Limits;
+use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::storage::Quotas;
 use grasp_core::sync::url::RelayUrl;
 
@@ -41,6 +44,7 @@ use crate::meter::Scales;
 
 pub(crate) use cidr::Cidr;
 pub(crate) use cli::{command, quietly};
+pub(crate) use lists::relays_of;
 pub(crate) use owner::owner_keys;
 pub(crate) use problem::{ConfigErrors, Origin};
 pub(crate) use show::{reference, show};
@@ -105,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) strict_maintainers: bool,
     /// Whether `/prs/` is open (GRASP-06).
     pub(crate) submissions: bool,
+    /// What the operator wants and does not want, by name.
+    pub(crate) lists: Arc<Lists>,
     /// How long running requests may take when the service stops.
     pub(crate) shutdown_grace: Duration,
     /// Who can read measurements, and where.
@@ -245,6 +251,13 @@ pub(crate) struct Effective {
     pub(crate) origin: Origin,
 }
 
+impl Effective {
+    /// Whether nobody wrote it.
+    pub(crate) fn is_derived(&self) -> bool {
+        self.origin == Origin::Default
+    }
+}
+
 /// Settings that can be used, and what is still odd about them.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -289,12 +302,9 @@ impl Config {
         }
     }
 
-    /// Whether clients reach this service through TLS: a real name has a proxy with a certificate, an address or
-    /// `localhost` has none.
+    /// Whether clients reach this service through TLS.
     fn is_public(&self) -> bool {
-        let host = self.domain.rsplit_once(':').map_or(self.domain.as_str(), |(host, _)| host);
-        let literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
-        !literal && host.contains('.')
+        is_public(&self.domain)
     }
 
     /// How people reach pages and repositories.
@@ -317,4 +327,12 @@ impl Config {
             effective.value = value;
         }
     }
+}
+
+/// Whether a service is reached through TLS: a real name has a proxy with a certificate, an address or `localhost` has
+/// none.
+fn is_public(domain: &str) -> bool {
+    let host = domain.rsplit_once(':').map_or(domain, |(host, _)| host);
+    let literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
+    !literal && host.contains('.')
 }

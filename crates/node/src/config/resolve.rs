@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use grasp_core::hunt::Limits;
 use grasp_core::storage::Quotas;
 
 use super::foreign::{NOT_FOR_US, NOT_USED_YET};
+use super::lists::{Parts, Written};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
@@ -46,6 +48,17 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
 
     // Accepted, so that nobody has to rewrite anything; nothing is checked at intervals here.
     let _: u64 = reader.number("SYNC_DISCONNECT_CHECK_INTERVAL_SECS");
+    let parts = Parts {
+        whitelist: reader.list("REPOSITORY_WHITELIST", |list| list.repositories()),
+        blacklist: reader.list("REPOSITORY_BLACKLIST", |list| list.repositories()),
+        unwanted: reader.list("EVENT_BLACKLIST", |list| list.unwanted()),
+        archive_all: reader.is_on("ARCHIVE_ALL"),
+        archive_whitelist: reader.list("ARCHIVE_WHITELIST", |list| list.repositories()),
+        archive_services: reader.list("ARCHIVE_GRASP_SERVICES", |list| list.services()),
+        read_only: reader
+            .choice("ARCHIVE_READ_ONLY", &[("auto", None), ("true", Some(true)), ("false", Some(false))])
+            .flatten(),
+    };
     let mut config = Config {
         domain,
         base_path,
@@ -107,6 +120,7 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         },
         strict_maintainers: reader.is_on("STRICT_MAINTAINERS"),
         submissions: reader.is_on("GRASP06_ENABLE"),
+        lists: Arc::default(),
         shutdown_grace: Duration::from_secs(reader.number("SHUTDOWN_GRACE_SECS")),
         metrics: MetricsSettings {
             enabled: reader.is_on("METRICS_ENABLED"),
@@ -128,6 +142,10 @@ pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         effective: Vec::new(),
     };
     reader.contradictions(&config);
+    for (place, message) in parts.contradictions(config.sync.enabled) {
+        reader.problems.push(Problem::new(place, message));
+    }
+    config.lists = parts.lists();
     config.effective = SETTINGS.iter().filter_map(|setting| reader.effective.remove(setting.name)).collect();
 
     if reader.problems.is_empty() {
@@ -236,6 +254,18 @@ impl Reader<'_> {
                 Err(format!("{} is not {}", super::problem::quote(text), allowed.join(" or ")))
             }
         })
+    }
+
+    /// Reads a moderation list, in place or from its file.
+    fn list<T: Default>(&mut self, name: &'static str, read: impl FnOnce(&Written<'_>) -> Result<T, String>) -> T {
+        let sources = self.sources;
+        let in_file = sources.lists.get(name);
+        let taken = self.take(name, |text| match in_file {
+            Some((path, Ok(text))) => read(&Written::in_file(text)).map_err(|why| format!("{}: {why}", path.display())),
+            Some((path, Err(why))) => Err(format!("{} {why}", path.display())),
+            None => read(&Written::in_place(text)),
+        });
+        taken.unwrap_or_default()
     }
 
     /// Reads where commands reach the server; nothing if nowhere.

@@ -42,6 +42,8 @@ pub(crate) enum Shape {
     SocketFile,
     /// IP networks, separated by commas.
     Networks,
+    /// A moderation list: entries separated by commas, or `@` and the path of a file with one entry per line.
+    List,
     /// A log level, or several for parts of the program.
     LogLevel,
     /// One of a few words.
@@ -66,6 +68,7 @@ const LIMITS: &str = "Relay limits";
 const NETWORK: &str = "Network limits";
 const GIT: &str = "Git";
 const SYNC: &str = "Sync";
+const MODERATION: &str = "Moderation and archive";
 const RUNNING: &str = "Running";
 
 /// The words of a setting that is on or off.
@@ -465,6 +468,61 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "Seconds for which it is remembered that an event was refused, so that it is not fetched again and again.",
     },
     Setting {
+        name: "REPOSITORY_WHITELIST",
+        section: MODERATION,
+        shape: Shape::List,
+        default: Fallback::Value(""),
+        help: "If set, of the repositories that list this service only these are newly taken in: npub, \
+               npub/identifier or identifier, separated by commas. What is hosted already stays.",
+    },
+    Setting {
+        name: "REPOSITORY_BLACKLIST",
+        section: MODERATION,
+        shape: Shape::List,
+        default: Fallback::Value(""),
+        help: "Repositories that have no place here, whatever else speaks for them: npub, npub/identifier or \
+               identifier, separated by commas. What is here of them is removed.",
+    },
+    Setting {
+        name: "EVENT_BLACKLIST",
+        section: MODERATION,
+        shape: Shape::List,
+        default: Fallback::Value(""),
+        help: "Authors (npub) and single events (note1…) that have no place here; 64 hex digits may be either. What is \
+               here of them is removed.",
+    },
+    Setting {
+        name: "ARCHIVE_ALL",
+        section: MODERATION,
+        shape: Shape::Choice(ON_OFF),
+        default: Fallback::Value("false"),
+        help: "Keep every repository that is heard of, also if it does not list this service (GRASP-05). Anybody can \
+               fill the disk then.",
+    },
+    Setting {
+        name: "ARCHIVE_WHITELIST",
+        section: MODERATION,
+        shape: Shape::List,
+        default: Fallback::Value(""),
+        help: "Repositories to keep also if they do not list this service (GRASP-05): npub, npub/identifier or \
+               identifier, separated by commas. A bare identifier means everybody's repository of that name.",
+    },
+    Setting {
+        name: "ARCHIVE_GRASP_SERVICES",
+        section: MODERATION,
+        shape: Shape::List,
+        default: Fallback::Value(""),
+        help: "Domains of GRASP services whose repositories are all kept here, too (GRASP-05). Their relays are followed.",
+    },
+    Setting {
+        name: "ARCHIVE_READ_ONLY",
+        section: MODERATION,
+        shape: Shape::Choice(&["auto", "true", "false"]),
+        default: Fallback::Value("auto"),
+        help: "Whether nobody may push, and only what is archived is newly taken in: auto is true when one of the other \
+               ARCHIVE settings is set.",
+    },
+    Setting {
         name: "SHUTDOWN_GRACE_SECS",
         section: RUNNING,
         shape: Shape::Number { min: 0, max: 3_600 },
@@ -559,6 +617,11 @@ impl Setting {
     }
 
     /// Whether the value must never be shown.
+    /// Whether it is a moderation list, which may stand in a file of its own.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.shape, Shape::List)
+    }
+
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self.shape, Shape::Secret)
     }
@@ -575,6 +638,7 @@ impl Shape {
             Shape::Folder => "FOLDER",
             Shape::SocketFile => "PATH",
             Shape::Networks => "CIDR,…",
+            Shape::List => "ENTRY,…|@FILE",
             Shape::LogLevel => "LEVEL",
             Shape::Choice(_) => "WORD",
             Shape::Number { .. } => "NUMBER",
@@ -587,6 +651,7 @@ impl Shape {
         match self {
             Shape::Number { min, max } => Some(format!("{min} to {max}")),
             Shape::Choice(words) => Some(words.join(" or ")),
+            Shape::List => Some("entries, or @ and the path of a file with one per line and # comments".to_owned()),
             _ => None,
         }
     }

@@ -5,8 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use grasp_core::limits;
+
 use super::dotenv::DotEnv;
 use super::file::File;
+use super::lists::{self, Files};
 use super::problem::{Origin, Problem};
 use super::settings::{FILE_VARIABLE, PREFIX, SETTINGS, Setting};
 
@@ -44,6 +47,8 @@ pub(crate) struct Sources {
     pub(crate) file: Option<File>,
     /// Setting name to file and content, for secrets only.
     pub(crate) credentials: BTreeMap<&'static str, (PathBuf, String)>,
+    /// Lists that stand in files of their own.
+    pub(super) lists: Files,
     pub(crate) current_dir: PathBuf,
     /// What went wrong while gathering.
     pub(crate) problems: Vec<Problem>,
@@ -60,6 +65,7 @@ impl Sources {
         if let Some(folder) = credentials {
             sources.read_credentials(&folder, &outside);
         }
+        sources.read_lists(&outside);
         sources
     }
 
@@ -143,6 +149,22 @@ impl Sources {
                 Err(error) if is_absent(&error) => {}
                 Err(error) => self.unreadable(&path, &error),
             }
+        }
+    }
+
+    fn read_lists(&mut self, outside: &Outside<'_>) {
+        for setting in SETTINGS.iter().filter(|setting| setting.is_list()) {
+            let Some(path) = self.find(setting).and_then(|(text, _)| lists::path(text).map(Path::to_owned)) else {
+                continue;
+            };
+            let text = match (outside.read)(&outside.current_dir.join(&path)) {
+                Ok(text) if text.len() as u64 > limits::MAX_LIST_BYTES => {
+                    Err(format!("has {} bytes, at most {} are read", text.len(), limits::MAX_LIST_BYTES))
+                }
+                Ok(text) => Ok(text),
+                Err(error) => Err(format!("cannot be read: {error}")),
+            };
+            self.lists.insert(setting.name, (path, text));
         }
     }
 

@@ -194,3 +194,98 @@ fn the_reference_in_the_documentation_is_the_code_s() {
     let documented = include_str!("../../../../docs/settings.md");
     assert!(documented == super::reference(), "run `just settings`");
 }
+
+const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
+const HEX: &str = "7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e";
+
+fn repo(name: &str) -> grasp_core::repo::RepoId {
+    let owner = grasp_core::nostr::PublicKey::from_npub(NPUB).expect("a key");
+    grasp_core::repo::RepoId { owner, identifier: grasp_core::repo::Identifier::new(name).expect("a name") }
+}
+
+#[test]
+fn lists_stand_in_place_or_in_a_file() {
+    let file = "# why\n\nmalware\n  my repo   # spaces belong to names\nnot#acomment\r\n";
+    for (value, files) in [("malware, my repo,,not#acomment\n", &[][..]), ("@bans.txt", &[("bans.txt", file)][..])] {
+        let Loaded { config, .. } = config(&[], &[("NGIT_REPOSITORY_BLACKLIST", value)], files);
+        for (name, banned) in [("malware", true), ("my repo", true), ("not#acomment", true), ("my", false)] {
+            assert_eq!(config.lists.bans(&repo(name)), banned, "{value} {name}");
+        }
+    }
+    for value in [NPUB, HEX, &format!("{NPUB}/tool"), &format!("{HEX}/tool"), "tool"] {
+        let Loaded { config, .. } = config(&[("REPOSITORY_BLACKLIST", value)], &[], &[]);
+        assert!(config.lists.bans(&repo("tool")), "{value}");
+    }
+}
+
+#[test]
+fn a_wrong_entry_is_named_with_its_line() {
+    let secret = format!("nsec1{}", "q".repeat(58));
+    for (value, file, expected) in [
+        ("@l", "good\nnpub1nonsense\n", "l: line 2: `npub1nonsense` has no public key"),
+        ("@l", "\nx/y\n", "l: line 2: `x/y` has no public key"),
+        ("@l", "..\n", "l: line 1: `..` cannot name a repository"),
+        ("@missing", "", "missing cannot be read"),
+        ("a/b", "", "`a/b` has no public key"),
+        (secret.as_str(), "", "an entry is a private key"),
+    ] {
+        let errors = errors(&[("REPOSITORY_WHITELIST", value)], &[], &[("l", file)]);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(expected), "{errors:?} {expected}");
+        assert!(!errors[0].contains(&secret));
+    }
+    let errors = errors(&[("EVENT_BLACKLIST", "alice")], &[], &[]);
+    assert!(errors[0].contains("`alice` is neither a public key"), "{errors:?}");
+    let many = "x\n".repeat(grasp_core::limits::MAX_LIST_ENTRIES + 1);
+    let errors = super::tests::errors(&[("ARCHIVE_WHITELIST", "@l")], &[], &[("l", &many)]);
+    assert!(errors[0].contains("at most 100000"), "{errors:?}");
+}
+
+#[test]
+fn unwanted_events_are_authors_and_ids() {
+    use grasp_core::nostr::{EventId, PublicKey};
+    let note = "note1fntxtkcy9pjwucqwa9mddn7v03wwwsu9j330jj350nvhpky2tuaspk6nqc";
+    let value = format!("{NPUB},{note},{}", "ab".repeat(32));
+    let lists = config(&[("EVENT_BLACKLIST", &value)], &[], &[]).config.lists;
+    let (key, nobody) = (PublicKey::from_hex(HEX).expect("hex"), PublicKey([1; 32]));
+    let id = EventId::from_note(note).expect("a note");
+    assert!(lists.bans_event(key, EventId([0; 32])) && lists.bans_event(nobody, id));
+    assert!(lists.bans_event(nobody, EventId([0xab; 32])) && lists.bans_event(PublicKey([0xab; 32]), EventId([0; 32])));
+    assert!(!lists.bans_event(nobody, EventId([0; 32])));
+}
+
+#[test]
+fn archives_exclude_each_other_and_are_read_only_unless_told_otherwise() {
+    use grasp_core::registrar::policy::lists::Archive;
+    for (flags, read_only) in [
+        (&[][..], false),
+        (&[("ARCHIVE_ALL", "true")][..], true),
+        (&[("ARCHIVE_WHITELIST", "tool")][..], true),
+        (&[("ARCHIVE_GRASP_SERVICES", "git.example, other.example:8443/base")][..], true),
+        (&[("ARCHIVE_ALL", "true"), ("ARCHIVE_READ_ONLY", "false")][..], false),
+        (&[("ARCHIVE_READ_ONLY", "true")][..], true),
+        (&[("REPOSITORY_WHITELIST", "tool"), ("ARCHIVE_ALL", "true"), ("ARCHIVE_READ_ONLY", "false")][..], false),
+    ] {
+        let lists = config(flags, &[], &[]).config.lists;
+        assert_eq!(lists.read_only, read_only, "{flags:?}");
+        assert_eq!(lists.archive != Archive::Nothing, flags.iter().any(|(name, _)| *name != "ARCHIVE_READ_ONLY"));
+    }
+    for (flags, expected) in [
+        (&[("ARCHIVE_ALL", "true"), ("ARCHIVE_WHITELIST", "tool")][..], "ARCHIVE_ALL and ARCHIVE_WHITELIST: exclude"),
+        (&[("ARCHIVE_GRASP_SERVICES", "a.example"), ("ARCHIVE_WHITELIST", "tool")][..], "exclude each other"),
+        (&[("ARCHIVE_ALL", "true"), ("SYNC_ENABLE", "false")][..], "ARCHIVE_ALL: needs SYNC_ENABLE=true"),
+        (&[("ARCHIVE_ALL", "true"), ("REPOSITORY_WHITELIST", "tool")][..], "exclude each other"),
+        (&[("ARCHIVE_GRASP_SERVICES", "https://a.example")][..], "has a scheme"),
+    ] {
+        let errors = errors(flags, &[], &[]);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
+    }
+}
+
+#[test]
+fn the_relays_of_archived_services_are_followed() {
+    let value = "git.example, 127.0.0.1:7000, other.example:8443/base";
+    let lists = config(&[("ARCHIVE_GRASP_SERVICES", value)], &[], &[]).config.lists;
+    let relays: Vec<String> = relays_of(&lists).iter().map(ToString::to_string).collect();
+    assert_eq!(relays, ["wss://git.example", "ws://127.0.0.1:7000", "wss://other.example:8443/base"]);
+}

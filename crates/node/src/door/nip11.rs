@@ -1,7 +1,10 @@
 //! The relay information document (NIP-11) with what GRASP adds.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use grasp_core::limits;
 use grasp_core::registrar::policy::Mode;
+use grasp_core::registrar::policy::lists::{Archive, Lists};
 use grasp_core::storage;
 use serde_json::{Map, Value, json};
 
@@ -10,8 +13,35 @@ use crate::config::{Config, Policy};
 /// The NIPs that are spoken here.
 const NIPS: [u16; 10] = [1, 9, 11, 34, 40, 42, 45, 62, 70, 77];
 
+/// The document, printed once for as long as the lists stay the same.
+pub(crate) struct Leaflet {
+    owner: String,
+    instance: String,
+    /// The lock is held for a look, and for the moment in which it is printed anew.
+    printed: Mutex<Option<(Arc<Lists>, String)>>,
+}
+
+impl Leaflet {
+    pub(crate) fn new(owner: String, instance: String) -> Self {
+        Self { owner, instance, printed: Mutex::default() }
+    }
+
+    /// The document as it is now.
+    pub(crate) fn text(&self, config: &Config, lists: &Arc<Lists>) -> String {
+        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*printed {
+            Some((of, text)) if Arc::ptr_eq(of, lists) => text.clone(),
+            _ => {
+                let text = document(config, lists, &self.owner, &self.instance);
+                *printed = Some((lists.clone(), text.clone()));
+                text
+            }
+        }
+    }
+}
+
 /// The document, as text: it changes only with the settings.
-pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
+fn document(config: &Config, lists: &Lists, owner: &str, instance: &str) -> String {
     let mode = Mode::from(config.policy);
     let mut document = json!({
         "name": config.relay_name,
@@ -20,8 +50,8 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
         "software": "graspd",
         "version": env!("CARGO_PKG_VERSION"),
         "supported_nips": NIPS,
-        "supported_grasps": grasps(config),
-        "repo_acceptance_criteria": criteria(mode),
+        "supported_grasps": grasps(config, lists),
+        "repo_acceptance_criteria": criteria(mode, lists),
         "instance": instance,
         "limitation": {
             "max_message_length": limits::MAX_MESSAGE_BYTES,
@@ -50,6 +80,10 @@ pub(crate) fn document(config: &Config, owner: &str, instance: &str) -> String {
             "restricted_writes": mode == Mode::Grasp,
         },
     });
+    // Absent, not null, if nothing is chosen (G1-45).
+    if let Some(curation) = curation(mode, lists) {
+        document["curation"] = json!(curation);
+    }
     let limitation = &mut document["limitation"];
     limitation["grasp_storage"] = kept(config);
     if config.network_max_connections > 0 {
@@ -77,20 +111,49 @@ fn kept(config: &Config) -> Value {
 }
 
 /// What is really offered (G1-44): the list says nothing that a client could not use.
-pub(crate) fn grasps(config: &Config) -> Vec<&'static str> {
+pub(crate) fn grasps(config: &Config, lists: &Lists) -> Vec<&'static str> {
     if config.policy == Policy::Open {
         return Vec::new();
     }
-    let optional = [(config.sync.enabled, "GRASP-02"), (config.submissions, "GRASP-06")];
+    let optional = [
+        (config.sync.enabled, "GRASP-02"),
+        (lists.archive.is_on(), "GRASP-05"),
+        (config.submissions && !lists.read_only, "GRASP-06"),
+    ];
     let offered = optional.into_iter().filter_map(|(offered, name)| offered.then_some(name));
     ["GRASP-01"].into_iter().chain(offered).collect()
 }
 
 /// Which repositories are taken, in words.
-pub(crate) fn criteria(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Grasp => "Any repository whose announcement names this service in clone and relays.",
-        Mode::Open => "None: every valid event is taken, repositories are not hosted.",
+pub(crate) fn criteria(mode: Mode, lists: &Lists) -> &'static str {
+    match (mode, &lists.archive) {
+        (Mode::Open, _) => "None: every valid event is taken, repositories are not hosted.",
+        (Mode::Grasp, Archive::Nothing) if lists.read_only => "None is taken at the moment: this service is read-only.",
+        (Mode::Grasp, Archive::Everything) if lists.read_only => "Any repository that is found by sync.",
+        (Mode::Grasp, _) if lists.read_only => "Repositories that the operator has chosen to archive.",
+        (Mode::Grasp, _) if lists.wanted.is_some() => {
+            "Repositories that the operator has listed and whose announcement names this service in clone and relays."
+        }
+        (Mode::Grasp, _) => "Any repository whose announcement names this service in clone and relays.",
+    }
+}
+
+/// How events are chosen beyond what keeps spam away (G1-45), in words. Bans are no choice of a subject.
+pub(crate) fn curation(mode: Mode, lists: &Lists) -> Option<&'static str> {
+    if mode == Mode::Open {
+        return None;
+    }
+    match (&lists.archive, lists.read_only) {
+        (Archive::Everything, true) => Some("Read-only copy of all repositories that are found on the network."),
+        (Archive::Listed(_), true) => {
+            Some("Read-only copy of repositories and maintainers that the operator has chosen.")
+        }
+        (Archive::Services(_), true) => Some("Read-only copy of the repositories of chosen GRASP services."),
+        (Archive::Nothing, true) => Some("Read-only: repositories that are hosted here, and no others."),
+        (_, false) if lists.wanted.is_some() => {
+            Some("Only repositories and maintainers that the operator has listed, if they name this service.")
+        }
+        (_, false) => None,
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::git::{self, GitHouse};
 use super::networks::NetworksDoor;
+use super::nip11::Leaflet;
 use super::pages::landing::{Landing, landing};
 use super::reply::{Answer, Reply};
 use super::session::Rooms;
@@ -21,12 +22,19 @@ use super::status::StatusBoard;
 use super::{client, nip11, pages, socket};
 use crate::config::{Config, StatusAt};
 use crate::door::listen::Presence;
+use crate::hands::rulebook::Rulebook;
 use crate::meter::Meter;
+use crate::reload::Reloader;
 
 /// What answers requests.
 pub(crate) struct House {
     pub(crate) config: Config,
-    pub(crate) nip11: String,
+    pub(crate) nip11: Leaflet,
+    /// The rules that hold.
+    pub(crate) book: Arc<Rulebook>,
+    /// Reads the settings again.
+    #[allow(dead_code, reason = "for the command that asks for it")]
+    pub(crate) reloader: Arc<Reloader>,
     pub(crate) networks: NetworksDoor,
     pub(crate) rooms: Rooms,
     pub(crate) git: Arc<GitHouse>,
@@ -101,7 +109,11 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
         return socket::upgrade(house, address, place, presence, request);
     }
     if accepts_nostr_json(request.headers()) {
-        return with_type(StatusCode::OK, "application/nostr+json", house.nip11.clone());
+        return with_type(
+            StatusCode::OK,
+            "application/nostr+json",
+            house.nip11.text(&house.config, &house.book.rules().lists),
+        );
     }
     let mut answer = git::site::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page));
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
@@ -111,6 +123,7 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
 fn front(house: &House) -> String {
     let config = &house.config;
     let mode = Mode::from(config.policy);
+    let lists = house.book.rules().lists.clone();
     landing(&Landing {
         name: &config.relay_name,
         description: &config.relay_description,
@@ -118,9 +131,9 @@ fn front(house: &House) -> String {
         git_url: &house.git.url,
         version: env!("CARGO_PKG_VERSION"),
         repositories: Some(house.git.directory.repositories()),
-        acceptance: nip11::criteria(mode),
-        curation: None,
-        grasps: &nip11::grasps(config),
+        acceptance: nip11::criteria(mode, &lists),
+        curation: nip11::curation(mode, &lists),
+        grasps: &nip11::grasps(config, &lists),
         contact: None,
         status: config.status == StatusAt::Everywhere,
     })

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use grasp_core::limits;
 use grasp_core::nostr::Verifier;
-use grasp_core::registrar::policy::Rules;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::notes::Note;
 use super::offer::{Checked, Offer};
+use super::rulebook::Rulebook;
 use crate::clock::Clock;
 
 /// Units of the line's budget: every event takes at least eight, and one for each kilobyte beyond, so that neither many
@@ -191,9 +191,10 @@ impl Line {
     }
 
     /// A worker's life: until the line is closed and empty.
-    pub(crate) fn check(&self, rules: &Rules, clock: Clock) {
+    pub(crate) fn check(&self, book: &Rulebook, clock: Clock) {
         let mut verifier = Verifier::default();
         while let Some((claimed, of_relays)) = self.claim() {
+            let rules = &*book.rules();
             let checked: Vec<(u64, Checked)> =
                 claimed.into_iter().map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
             let mut queue = self.lock();

@@ -17,6 +17,7 @@ pub(crate) mod packs;
 pub(crate) mod readers;
 pub(crate) mod registrar;
 pub(crate) mod relay_socket;
+pub(crate) mod rulebook;
 pub(crate) mod surveyor;
 pub(crate) mod sync;
 pub(crate) mod sync_post;

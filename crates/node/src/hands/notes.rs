@@ -7,6 +7,7 @@ use grasp_core::hunt::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, Signed};
 use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
 use grasp_core::registrar::order::{Order, Parcel};
+use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site};
@@ -17,6 +18,7 @@ use grasp_git::receive::Incoming;
 use tokio::sync::oneshot;
 
 use super::line::Line;
+use super::rulebook::RulesChanged;
 use super::vitals::Vitals;
 
 /// Something for the desk.
@@ -42,6 +44,8 @@ pub(crate) enum Note {
     Space(Mark),
     /// What the hunt has to say.
     Hunt(HuntNote),
+    /// The operator has other rules. Whoever changed them waits until they are on disk.
+    Rules(Arc<Rules>, crossbeam_channel::Sender<RulesChanged>),
 }
 
 /// What the hunt tells the desk.

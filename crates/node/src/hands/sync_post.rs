@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use grasp_core::repo::Identifier;
-use grasp_core::sync::io::{Followed, Judgement, Seq, Ticket};
+use grasp_core::sync::io::{Followed, Judgement, NewRules, Seq, Ticket};
 use tokio::sync::Notify;
 
 /// What sync must hear.
@@ -19,11 +19,13 @@ pub(crate) struct SyncMail {
     pub(crate) interest: BTreeMap<Identifier, Vec<Followed>>,
     /// Verdicts on what sync has submitted, in the order of judging.
     pub(crate) judged: Vec<(Ticket, Judgement)>,
+    /// Other rules, which hold already.
+    pub(crate) rules: Option<NewRules>,
 }
 
 impl SyncMail {
     fn is_empty(&self) -> bool {
-        self.interest.is_empty() && self.judged.is_empty()
+        self.interest.is_empty() && self.judged.is_empty() && self.rules.is_none()
     }
 }
 
@@ -61,6 +63,15 @@ impl SyncPost {
             shelf.mail.interest.append(&mut news.interest);
         }
         shelf.mail.judged.append(&mut news.judged);
+        drop(shelf);
+        self.bell.notify_one();
+    }
+
+    /// There are other rules. What wider ones mean is not forgotten when others follow at once.
+    pub(crate) fn send_rules(&self, new: NewRules) {
+        let mut shelf = self.lock();
+        let wider = shelf.mail.rules.as_ref().is_some_and(|rules| rules.wider);
+        shelf.mail.rules = Some(NewRules { wider: wider || new.wider, ..new });
         drop(shelf);
         self.bell.notify_one();
     }
@@ -105,10 +116,13 @@ mod tests {
     #[tokio::test]
     async fn the_latest_value_of_a_name_and_all_verdicts_are_taken_once() {
         let post = SyncPost::new();
-        post.send(SyncMail { interest: interest(&[("a", 1), ("b", 1)]), judged: Vec::new() }, 0);
-        post.send(SyncMail { interest: interest(&[("b", 2)]), judged: vec![(Ticket(1), Judgement::Stored)] }, 0);
+        post.send(SyncMail { interest: interest(&[("a", 1), ("b", 1)]), ..SyncMail::default() }, 0);
+        post.send(
+            SyncMail { interest: interest(&[("b", 2)]), judged: vec![(Ticket(1), Judgement::Stored)], rules: None },
+            0,
+        );
         let gone = BTreeMap::from([(name("a"), Vec::new())]);
-        post.send(SyncMail { interest: gone, judged: vec![(Ticket(2), Judgement::Forged)] }, 0);
+        post.send(SyncMail { interest: gone, judged: vec![(Ticket(2), Judgement::Forged)], rules: None }, 0);
         post.posted().await;
         let mail = post.take();
         assert_eq!(mail.interest, BTreeMap::from([(name("a"), Vec::new()), (name("b"), followed("b", 2))]));
@@ -128,7 +142,7 @@ mod tests {
             }
         });
         tokio::task::yield_now().await;
-        post.send(SyncMail { interest: interest(&[("a", 1)]), judged: Vec::new() }, 0);
+        post.send(SyncMail { interest: interest(&[("a", 1)]), ..SyncMail::default() }, 0);
         let mail = reader.await.expect("it was woken");
         assert_eq!(mail.interest, interest(&[("a", 1)]));
     }

@@ -7,6 +7,8 @@ pub mod independent;
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -116,11 +118,19 @@ impl Neighbour {
 
     /// A new one at a place.
     pub fn start_at(place: SocketAddr, settings: &[(&str, &str)]) -> Self {
+        Self::start_with(place, settings, &[])
+    }
+
+    /// A new one at a place, with files in its folder.
+    pub fn start_with(place: SocketAddr, settings: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let at = place.to_string();
         let own = [("BIND_ADDRESS", at.as_str()), ("DOMAIN", at.as_str())];
         let all = [&SETTINGS[..], &own, settings].concat();
         let settings: Vec<_> = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let folder = Arc::new(TempDir::new().expect("a folder"));
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).expect("a file");
+        }
         Self { server: spawn(&folder, &settings), place, client: None, folder, settings }
     }
 
@@ -145,6 +155,28 @@ impl Neighbour {
     /// Changes a setting for its next life.
     pub fn set(&mut self, name: &str, value: &str) {
         self.settings.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Puts another text into a file of its folder and lets it read its settings again. Gives what it says about it.
+    #[track_caller]
+    pub fn reload(&mut self, name: &str, text: &str) -> String {
+        let about = |log: &str| -> Vec<String> {
+            let about = |line: &&str| line.contains("read the settings again") || line.contains("stay as they were");
+            log.lines().filter(about).map(str::to_owned).collect()
+        };
+        let before = about(&self.log()).len();
+        fs::write(self.folder.path().join(name), text).expect("a file");
+        let pid = self.server.child.id().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().expect("kill runs").success());
+        eventually("the settings are read again", || {
+            let now = about(&self.log());
+            now.get(before).is_some().then(|| self.log())
+        })
     }
 
     /// Its relay.

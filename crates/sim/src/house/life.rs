@@ -1,12 +1,16 @@
 //! How the house begins, works, fails and heals.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::machine::Machine;
+use grasp_core::nostr::Signed;
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::Input;
+use grasp_core::registrar::io::{Input, Summary};
 use grasp_core::registrar::order::{Order, Outcome, Work};
+use grasp_core::registrar::policy::Rules;
+use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::time::Moment;
 
 use super::batch::Batch;
@@ -50,7 +54,48 @@ impl House {
         self.tell(&mut batch, Input::Ready);
         self.registrar.wake(self.now);
         self.drain(&mut batch);
-        self.conclude(batch).map(|_| ())
+        if self.conclude(batch)? { self.sweep() } else { Ok(()) }
+    }
+
+    /// The operator has other lists. Whatever follows from it is done.
+    pub fn rule(&mut self, lists: Lists) {
+        self.try_rule(lists).expect("no end was planned");
+    }
+
+    /// The operator has other lists, if the world does not end before everything that follows from it is done. A process
+    /// that begins anew begins with these. False if nothing could be written: then they hold all the same.
+    pub fn try_rule(&mut self, lists: Lists) -> Result<bool, Crashed> {
+        self.answered = false;
+        let rules = Rules { lists: Arc::new(lists), ..self.registrar.rules().clone() };
+        let mut batch = Batch::default();
+        self.tell(&mut batch, Input::Rules(Arc::new(rules)));
+        let committed = self.conclude(batch)?;
+        self.answered = true;
+        self.sweep()?;
+        self.rest()?;
+        Ok(committed)
+    }
+
+    /// Looks up who is unwanted, an event at a time, and lets repositories that are to be looked at again be so.
+    fn sweep(&mut self) -> Result<(), Crashed> {
+        loop {
+            let lists = self.registrar.rules().lists.clone();
+            let unwanted = |event: &&Arc<Signed>| lists.bans_event(event.pubkey, event.id);
+            let found = self.memory.served_events().find(unwanted).map(|event| Summary::of(event));
+            let review = self.registrar.alarm().is_some_and(|(_, why)| why == "there are other rules");
+            let mut batch = Batch::default();
+            match found {
+                Some(summary) => self.tell(&mut batch, Input::Unwanted(summary)),
+                None if review => {
+                    self.registrar.wake(self.now);
+                    self.drain(&mut batch);
+                }
+                None => return Ok(()),
+            }
+            if !self.conclude(batch)? {
+                return Ok(());
+            }
+        }
     }
 
     /// The orders that are under way.

@@ -160,7 +160,8 @@ impl Watch {
             | Input::Roots(..)
             | Input::Unsent(..)
             | Input::Ids(..)
-            | Input::Missing(..) => {}
+            | Input::Missing(..)
+            | Input::Rules(_) => {}
         }
     }
 

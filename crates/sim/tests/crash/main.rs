@@ -2,6 +2,7 @@
 //! had happened. Whoever had no answer asks again.
 
 mod late;
+mod lists;
 mod play;
 mod removal;
 mod scripts;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Refusal, Signed, Verdict};
 use grasp_core::registrar::io::{Source, Todo};
+use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::registrar::push::PushRefusal;
 use grasp_core::repo::Site;
 use grasp_sim::house::{Crashed, House, View, Wish};
@@ -19,6 +20,8 @@ pub(crate) enum Act {
     Push(Wish),
     /// Waits so many seconds.
     Wait(u64),
+    /// Has other lists, as the operator.
+    Rule(Lists),
 }
 
 /// What happens before the accident may, and then.
@@ -74,6 +77,8 @@ fn perform(house: &mut House, act: &Act, again: &dyn Fn(&mut House)) {
                 Err(refusal) => panic!("{refusal}"),
                 Ok(()) => true,
             }),
+            // They hold whatever happens, also for whoever begins anew.
+            Act::Rule(lists) => house.try_rule(lists.clone()).map(|_| true),
             Act::Wait(secs) => house.try_advance(begun.plus_secs(*secs).secs_since(house.now().wall)).map(|()| true),
         };
         match result {

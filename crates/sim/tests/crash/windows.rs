@@ -20,6 +20,7 @@ fn lazy(acts: &[Act]) -> House {
             Act::Submit(event) => drop(house.submit(event)),
             Act::Push(wish) => house.push(wish).expect("a good push"),
             Act::Wait(secs) => house.advance(*secs),
+            Act::Rule(lists) => house.rule(lists.clone()),
         }
     }
     house.be_lazy(true);

@@ -30,6 +30,12 @@ pub(crate) const WITHDRAWN: &str =
 pub(crate) const IDENTIFIER: &str = "false invalid: the d tag must name a repository…";
 pub(crate) const NO_ANNOUNCEMENT: &str = "false invalid: no announcement exists for this repository";
 pub(crate) const NOT_MAINTAINER: &str = "false restricted: author not authorized for this repository";
+pub(crate) const BANNED: &str = "false blocked: the operator of this service has banned this repository";
+pub(crate) const UNWELCOME: &str = "false blocked: the operator of this service has banned this event or its author";
+pub(crate) const NOT_WHITELISTED: &str =
+    "false blocked: this service hosts only repositories that its operator has listed";
+pub(crate) const NOT_ARCHIVED: &str =
+    "false blocked: this service is a read-only archive and does not keep this repository";
 pub(crate) const DELETED: &str = "false invalid: this event is deleted";
 pub(crate) const VANISHED: &str = "false invalid: this pubkey has requested to vanish";
 pub(crate) const EXPIRED: &str = "false invalid: the event has expired";

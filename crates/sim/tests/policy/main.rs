@@ -9,6 +9,7 @@ mod announcements;
 mod common;
 mod examples;
 mod hunt;
+mod lists;
 mod purgatory;
 mod related;
 mod removal;

@@ -8,18 +8,47 @@ use crate::repo::{Announcement, Catalog};
 use crate::storage::Mark;
 
 impl World<'_> {
+    /// In this order (G1-09): it names this service and that is enough; the operator keeps it anyway; somebody who is
+    /// hosted here names its author.
     pub(super) fn announcement(self, event: &Signed) -> Verdict {
-        let Some(new) = Announcement::read(event, &self.rules.service) else {
+        let Some(new) = self.rules.announcement(event) else {
             return Verdict::Refuse(Refusal::Identifier);
         };
         let empty = Slots::default();
         let slots = self.catalog.announcement(&new.repo).unwrap_or(&empty);
-        if new.listed { self.listed(&new, slots, event.json().len()) } else { self.unlisted(&new) }
+        let bytes = event.json().len();
+        let obstacle = self.obstacle(&new, slots);
+        match obstacle {
+            None => self.hosted(&new, slots, bytes),
+            // So that the chain of maintainers can be walked (G1-08): it is hosted if it names this service.
+            Some(_) if self.is_invited(&new) && new.listed => self.hosted(&new, slots, bytes),
+            Some(_) if self.is_invited(&new) => Verdict::Accept,
+            Some(_) if withdraws(self.catalog, &new) => Verdict::Refuse(Refusal::Delisted),
+            Some(refusal) => Verdict::Refuse(refusal),
+        }
     }
 
-    /// It names this service: a replacement of what is served is served, anything else waits for git data.
-    fn listed(self, new: &Announcement, slots: &Slots<Announcement>, bytes: usize) -> Verdict {
-        if slots.served.as_ref().is_some_and(|served| served.listed) {
+    /// What keeps a repository from being hosted for its own sake.
+    fn obstacle(self, new: &Announcement, slots: &Slots<Announcement>) -> Option<Refusal> {
+        let lists = &self.rules.lists;
+        // What is here stays: whitelists are about what is to come.
+        let here = slots.served.as_ref().is_some_and(Announcement::is_hosted);
+        if new.archived || (new.listed && here) {
+            None
+        } else if !new.listed {
+            Some(Refusal::NotListed)
+        } else if lists.read_only {
+            Some(Refusal::NotArchived)
+        } else if lists.wanted.as_ref().is_some_and(|wanted| !wanted.contains(&new.repo)) {
+            Some(Refusal::NotWhitelisted)
+        } else {
+            None
+        }
+    }
+
+    /// A replacement of what is served is served, anything else waits for git data.
+    fn hosted(self, new: &Announcement, slots: &Slots<Announcement>, bytes: usize) -> Verdict {
+        if slots.served.as_ref().is_some_and(Announcement::is_hosted) {
             return Verdict::Accept;
         }
         match &slots.held {
@@ -41,24 +70,18 @@ impl World<'_> {
         (self.catalog.hosted_by(owner) >= most).then_some(Refusal::TooManyRepositories(most))
     }
 
-    /// It does not name this service: wanted only if a repository of the same name that is hosted here is kept, or is to
-    /// be kept, by its author (G1-08), so that the chain of maintainers can be walked.
-    fn unlisted(self, new: &Announcement) -> Verdict {
+    /// Whether a repository of the same name that is hosted here is kept, or is to be kept, by its author (G1-08).
+    fn is_invited(self, new: &Announcement) -> bool {
         let family = self.catalog.family(&new.repo.identifier);
-        if family.is_some_and(|family| family.is_invited(new.repo.owner, self.rules.strict_maintainers)) {
-            Verdict::Accept
-        } else if withdraws(self.catalog, new) {
-            Verdict::Refuse(Refusal::Delisted)
-        } else {
-            Verdict::Refuse(Refusal::NotListed)
-        }
+        family.is_some_and(|family| family.is_invited(new.repo.owner, self.rules.strict_maintainers))
     }
 }
 
 /// Whether an announcement takes the repository away from here: an older version named this service, this one does not
-/// (G1-10, G1-14).
+/// (G1-10, G1-14). What the operator keeps stays.
 pub(in crate::registrar) fn withdraws(catalog: &Catalog, new: &Announcement) -> bool {
     let hosted =
         |old: &Option<Announcement>| old.as_ref().is_some_and(|old| old.listed && supersedes(new.stamp, old.stamp));
-    !new.listed && catalog.announcement(&new.repo).is_some_and(|slots| hosted(&slots.served) || hosted(&slots.held))
+    !new.is_hosted()
+        && catalog.announcement(&new.repo).is_some_and(|slots| hosted(&slots.served) || hosted(&slots.held))
 }

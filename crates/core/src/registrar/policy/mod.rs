@@ -3,9 +3,12 @@
 
 mod announcement;
 mod deletion;
+pub mod lists;
 mod pr;
 mod related;
 mod state;
+
+use std::sync::Arc;
 
 use super::io::{Facts, Gone, Questions, Source};
 use super::purgatory::Purgatory;
@@ -16,12 +19,13 @@ use crate::nostr::reason::{Known, Need, Refusal, Verdict};
 use crate::nostr::{PublicKey, Signed, supersedes};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
-use crate::repo::{Catalog, RepoId, Service, Site};
+use crate::repo::{Announcement, Catalog, RepoId, Service, Site};
 use crate::storage::{Mark, Quotas};
 use crate::time::Timestamp;
 
 pub(super) use announcement::withdraws;
 pub(super) use deletion::is_own_relay_named;
+use lists::Lists;
 
 /// What the operator decided.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ pub struct Rules {
     pub quotas: Quotas,
     /// Whether contributors may submit pull requests to repositories that are hosted elsewhere (GRASP-06).
     pub submissions: bool,
+    /// What the operator wants and does not want, by name.
+    pub lists: Arc<Lists>,
 }
 
 /// What is taken in.
@@ -65,6 +71,23 @@ pub(super) struct World<'a> {
 }
 
 impl Rules {
+    /// Whether others say the same about what this service is; they may differ in what is wanted and how much of it.
+    #[must_use]
+    pub fn is_same_service(&self, other: &Self) -> bool {
+        let what = |rules: &Self| {
+            let Self { service, mode, owner, strict_maintainers, hunts, submissions, .. } = rules.clone();
+            (service, mode, owner, strict_maintainers, hunts, submissions)
+        };
+        what(self) == what(other)
+    }
+
+    /// Reads an announcement as this service sees it; `None` if its `d` tag cannot name a repository.
+    #[must_use]
+    pub fn announcement(&self, event: &Event) -> Option<Announcement> {
+        let announcement = Announcement::read(event, &self.service)?;
+        Some(Announcement { archived: self.lists.archive.keeps(&announcement), ..announcement })
+    }
+
     /// What can be refused before the signature is checked, from the event alone; `bytes` is the size of its text.
     #[must_use]
     pub fn precheck(&self, event: &Event, bytes: usize, now: Timestamp) -> Option<Refusal> {
@@ -124,6 +147,14 @@ impl Rules {
 impl World<'_> {
     /// What becomes of a verified event.
     pub(super) fn admit(self, event: &Signed, source: &Source, facts: &Facts) -> Verdict {
+        // What is banned is banned, also if it is here: it is about to go.
+        if self.rules.lists.unwanted(event) {
+            return Verdict::Refuse(Refusal::Unwelcome);
+        }
+        let repo = if event.kind == kinds::ANNOUNCEMENT { event.coordinate() } else { None };
+        if repo.and_then(|coordinate| RepoId::of(&coordinate)).is_some_and(|repo| self.rules.lists.bans(&repo)) {
+            return Verdict::Refuse(Refusal::Banned);
+        }
         if let Some(verdict) = before_its_kind(event, source, facts) {
             return verdict;
         }

@@ -81,11 +81,14 @@ impl Why {
             Refusal::Malformed(_) | Refusal::Forged(_) => None,
             room if room.is_about_room() => None,
             Refusal::Unrelated => Some(Self::Unlinked),
-            Refusal::NoAnnouncement | Refusal::NotMaintainer | Refusal::NotListed | Refusal::Delisted => {
-                Some(Self::Unauthorised)
-            }
+            Refusal::NoAnnouncement
+            | Refusal::NotMaintainer
+            | Refusal::NotListed
+            | Refusal::Delisted
+            | Refusal::NotWhitelisted
+            | Refusal::NotArchived => Some(Self::Unauthorised),
             Refusal::Future => Some(Self::Future),
-            Refusal::TooLarge { .. } | Refusal::OtherRelay => Some(Self::Policy),
+            Refusal::TooLarge { .. } | Refusal::OtherRelay | Refusal::Banned | Refusal::Unwelcome => Some(Self::Policy),
             Refusal::Expired | Refusal::Deleted | Refusal::Vanished | Refusal::Withdrawn => Some(Self::Gone),
             _ => Some(Self::Unfit),
         }

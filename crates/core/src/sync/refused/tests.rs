@@ -19,6 +19,10 @@ fn each_reason_has_its_life() {
         (Refusal::NotMaintainer, Why::Unauthorised, three_days),
         (Refusal::NotListed, Why::Unauthorised, three_days),
         (Refusal::Delisted, Why::Unauthorised, three_days),
+        (Refusal::NotWhitelisted, Why::Unauthorised, three_days),
+        (Refusal::NotArchived, Why::Unauthorised, three_days),
+        (Refusal::Banned, Why::Policy, None),
+        (Refusal::Unwelcome, Why::Policy, None),
         (Refusal::TooLarge { bytes: 2, most: 1 }, Why::Policy, None),
         (Refusal::OtherRelay, Why::Policy, None),
         (Refusal::Expired, Why::Gone, week),
@@ -46,7 +50,7 @@ fn each_reason_has_its_life() {
         let gone = expire_all(&mut index, until);
         assert_eq!(gone.is_empty(), why == Why::Policy, "{refusal:?}");
         if why == Why::Policy {
-            index.clear_policy();
+            index.clear_ruled();
             assert_eq!(index.due(), Some(Timestamp(0)));
             assert_eq!(expire_all(&mut index, until), vec![id(1)]);
         }

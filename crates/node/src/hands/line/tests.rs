@@ -10,6 +10,7 @@ use grasp_sim::house::rules;
 use super::*;
 use crate::hands::mail::Postbox;
 use crate::hands::offer::Origin;
+use crate::hands::rulebook::Rulebook;
 
 fn client(event: &Signed) -> Offer {
     let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
@@ -38,7 +39,7 @@ fn notes(author: u8, many: u64) -> Vec<Arc<Signed>> {
 /// Checks all that waits. Nothing can join afterwards.
 fn finish(line: &Line) {
     line.close();
-    line.check(&rules(), Clock::start());
+    line.check(&Rulebook::new(rules()), Clock::start());
 }
 
 fn ids(batch: &[Checked]) -> Vec<EventId> {

@@ -10,10 +10,11 @@ use grasp_git::crash;
 use grasp_store::{Batch, StoreError};
 
 use super::settled::Settled;
-use super::{Arrived, Desk, State};
+use super::{Arrived, Desk, State, Sweep};
 use crate::hands::facts;
 use crate::hands::notes::{self, HuntNote, Note};
 use crate::hands::offer::Checked;
+use crate::hands::rulebook::RulesChanged;
 use crate::meter;
 
 impl Desk {
@@ -28,6 +29,9 @@ impl Desk {
         }
         hearing.registrar.wake(now);
         hearing.drain()?;
+        for summary in state.sweep.next(hearing.txn)? {
+            hearing.tell(Input::Unwanted(summary))?;
+        }
         for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
             hearing.tell(Input::Expired(summary))?;
         }
@@ -94,6 +98,13 @@ impl Desk {
                     for authority in &gone {
                         hearing.txn.forget_host(authority)?;
                     }
+                    continue;
+                }
+                Note::Rules(rules, reply) => {
+                    state.sweep = Sweep::of(&rules.lists);
+                    hearing.tell(Input::Rules(rules))?;
+                    let banned = hearing.registrar.banned();
+                    hearing.settled.ruled.push((reply, RulesChanged { banned }));
                     continue;
                 }
                 Note::Needs(sites, reply) => {
@@ -177,7 +188,7 @@ impl Hearing<'_, '_> {
                 Output::Discard(parcel) => settled.discards.push(parcel),
                 Output::Hosting(repo) => drop(settled.hosting.insert(repo)),
                 Output::Interest(identifier) => drop(settled.interest.insert(identifier)),
-                Output::Quarry(identifier) if self.desk.rules.hunts => drop(settled.quarries.insert(identifier)),
+                Output::Quarry(identifier) if self.registrar.rules().hunts => drop(settled.quarries.insert(identifier)),
                 Output::Quarry(_) => {}
                 Output::Adopted(fetch) => settled.adopted.push(fetch),
             }

@@ -2,6 +2,7 @@
 
 mod hearing;
 mod settled;
+mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,11 +33,13 @@ use super::line::{Line, Taken};
 use super::live::LiveDoor;
 use super::maintenance::MaintenanceDoor;
 use super::notes::{HuntNote, Note};
+use super::rulebook::Rulebook;
 use super::sync_post::{SyncMail, SyncPost};
 use super::vitals::Vitals;
 use crate::clock::Clock;
 use crate::meter::Meter;
 use settled::Settled;
+use sweep::Sweep;
 
 /// How long a commit that directly follows another waits for company.
 const GATHER: Duration = Duration::from_millis(2);
@@ -56,7 +59,7 @@ pub(crate) struct Desk {
     pub(crate) line: Arc<Line>,
     pub(crate) live: LiveDoor,
     pub(crate) clock: Clock,
-    pub(crate) rules: Rules,
+    pub(crate) rules: Arc<Rulebook>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) room: GitRoom,
@@ -79,6 +82,8 @@ struct State {
     next_expiry: Option<Timestamp>,
     /// Whether an author's shelves are still being emptied.
     purging: bool,
+    /// What is left to look up of those who are unwanted.
+    sweep: Sweep,
     /// Nothing unasked is tried before this time, after it failed once.
     not_before: Option<Instant>,
     /// Whether the machine decided something that did not come to pass and has not been told the truth since.
@@ -106,8 +111,8 @@ impl Desk {
         ready.desk.tell_sync(&ready.state)?;
         ready.desk.tell_hunt(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
-        while ready.state.begins || !ready.state.registrar.is_idle() {
-            let notes = if ready.state.begins { Vec::new() } else { ready.desk.line.take_notes(repaired) };
+        while ready.state.begins || !ready.state.registrar.is_idle() || !ready.state.sweep.is_over() {
+            let notes = if ready.has_work() { Vec::new() } else { ready.desk.line.take_notes(repaired) };
             ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
             if ready.state.begins {
                 // Nothing could be written: the disk may be full, and will not be empty at once.
@@ -122,7 +127,9 @@ impl Desk {
     }
 
     fn boot(&self) -> Result<State, StoreError> {
-        let mut registrar = Registrar::new(self.rules.clone());
+        let rules = self.rules.rules();
+        let sweep = Sweep::of(&rules.lists);
+        let mut registrar = Registrar::new(Rules::clone(&rules));
         let now = self.clock.now();
         let unreadable = self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
         if unreadable > 0 {
@@ -145,6 +152,7 @@ impl Desk {
             registrar,
             next_expiry: Some(Timestamp(0)),
             purging: true,
+            sweep,
             not_before: None,
             stale: false,
             begins: true,
@@ -169,13 +177,13 @@ impl Desk {
                 interest.insert(name, followed);
             }
         }
-        self.sync.send(SyncMail { interest, judged: Vec::new() }, self.store.last_seq());
+        self.sync.send(SyncMail { interest, ..SyncMail::default() }, self.store.last_seq());
         Ok(())
     }
 
     /// Tells the hunt of everything that is sought.
     fn tell_hunt(&self, state: &State) -> Result<(), StoreError> {
-        if !self.rules.hunts {
+        if !self.rules.rules().hunts {
             return Ok(());
         }
         let txn = self.store.begin()?;
@@ -252,7 +260,7 @@ impl Desk {
         for note in notes {
             match note {
                 Note::Hunt(HuntNote::Remember(..)) => {}
-                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) => state.unheard.push(note),
+                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) | Note::Rules(..) => state.unheard.push(note),
                 other => self.turn_away(other),
             }
         }
@@ -350,12 +358,19 @@ impl ReadyDesk {
         }
     }
 
+    /// Whether there is something to do now although nobody asks.
+    fn has_work(&self) -> bool {
+        let now = self.desk.clock.mono();
+        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now);
+        due || self.state.begins || !self.state.sweep.is_over()
+    }
+
     /// When there is something to do although nobody asks.
     fn wake_at(&self) -> Option<Instant> {
         let now = self.desk.clock.now();
         let mono = self.state.registrar.alarm().map(|(moment, _)| moment.since(now.mono));
         let wall = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
-        let purge = self.state.purging.then_some(Duration::ZERO);
+        let purge = (self.state.purging || !self.state.sweep.is_over()).then_some(Duration::ZERO);
         // A far expiry is looked at again in an hour: the wall clock may step.
         let wait = [mono, wall, purge].into_iter().flatten().min()?.min(Duration::from_secs(3_600));
         let due = Instant::now() + wait;

@@ -21,6 +21,7 @@ use super::{Desk, State};
 use crate::hands::mail::Letter;
 use crate::hands::notes::{Needed, Note, SiteView};
 use crate::hands::offer::{Checked, Origin, Rejected};
+use crate::hands::rulebook::RulesChanged;
 use crate::hands::sync_post::SyncMail;
 
 /// What a batch leads to once it is on disk.
@@ -41,6 +42,8 @@ pub(super) struct Settled {
     pub(super) unpinned: Vec<Site>,
     pub(super) views: Vec<(oneshot::Sender<SiteView>, SiteView)>,
     pub(super) needed: Vec<(crossbeam_channel::Sender<Option<Needed>>, Option<Needed>)>,
+    /// Who waits for other rules.
+    pub(super) ruled: Vec<(crossbeam_channel::Sender<RulesChanged>, RulesChanged)>,
     /// Names of which sync must be told, until what it must be told has been found out.
     pub(super) interest: BTreeSet<Identifier>,
     pub(super) followed: BTreeMap<Identifier, Vec<Followed>>,
@@ -70,6 +73,7 @@ impl Settled {
             unpinned: Vec::new(),
             views: Vec::new(),
             needed: Vec::new(),
+            ruled: Vec::new(),
             interest: BTreeSet::new(),
             followed: BTreeMap::new(),
             quarries: BTreeSet::new(),
@@ -118,6 +122,9 @@ impl Desk {
         for (reply, needed) in settled.needed {
             let _ = reply.send(needed);
         }
+        for (reply, changed) in settled.ruled {
+            let _ = reply.send(changed);
+        }
         for (reply, view) in settled.views {
             let _ = reply.send(view);
         }
@@ -149,7 +156,7 @@ impl Desk {
         verdicts: Vec<Option<Verdict>>,
         interest: BTreeMap<Identifier, Vec<Followed>>,
     ) {
-        let mut mail = SyncMail { interest, judged: Vec::new() };
+        let mut mail = SyncMail { interest, ..SyncMail::default() };
         let mut permits = Vec::new();
         let mut direct = 0;
         for (checked, verdict) in batch.into_iter().zip(verdicts) {

@@ -42,7 +42,7 @@ impl Room {
             line: line.clone(),
             live: LiveDoor::new().0,
             clock: Clock::start(),
-            rules: rules(),
+            rules: Rulebook::new(rules()),
             directory: Arc::new(Directory::new(layout.clone(), true)),
             layout,
             room,
@@ -69,7 +69,7 @@ impl Room {
     /// Judges all that waits, and ends.
     fn finish(mut self) -> (SyncMail, Store) {
         self.line.close();
-        self.line.check(&rules(), Clock::start());
+        self.line.check(&Rulebook::new(rules()), Clock::start());
         self.desk.take().expect("once").run();
         assert_eq!(Arc::strong_count(&self.place), 1, "every place is given back");
         (self.sync.take(), self.store)
@@ -167,7 +167,7 @@ fn a_batch_that_cannot_be_stored_is_refused_and_forgeries_stay_forgeries() {
     room.offer(7, &event);
     room.offer(8, &Signed::trusted(forged));
     room.line.close();
-    room.line.check(&rules(), Clock::start());
+    room.line.check(&Rulebook::new(rules()), Clock::start());
     let taken = room.line.take(None, None, false).expect("something");
     room.desk.take().expect("once").desk.refuse(taken.batch, &Refusal::DiskFull);
     let mail = room.sync.take();

@@ -7,7 +7,6 @@ mod answers;
 pub(crate) mod board;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +30,7 @@ use super::line::Line;
 use super::notes::Note;
 use super::offer::Offer;
 use super::relay_socket::{FromSocket, Known, Permit, RelaySocket, SocketHandle, Sockets};
+use super::rulebook::Basis;
 use super::sync_post::SyncPost;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -45,9 +45,6 @@ const MAX_ROWS: usize = 1_000;
 
 /// How often the gauges are renewed (000).
 const VIEW_EVERY: Duration = Duration::from_secs(2);
-
-/// The version of the filters that sync says; coverage of another version is worth nothing.
-const FILTERS: u32 = 1;
 
 /// Served events that are told at a time.
 const FEED: usize = 1_000;
@@ -89,13 +86,11 @@ pub(crate) fn config(config: &Config, rules: &Rules, instance: &str) -> Result<S
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
     let settings = &config.sync;
-    // What is covered was covered by this store, under this policy, with these filters.
-    let mut epoch = DefaultHasher::new();
-    (FILTERS, instance, &config.domain, config.strict_maintainers, config.policy as u8).hash(&mut epoch);
+    let basis = Basis::new(config, instance);
     Ok(SyncConfig {
         service: rules.service.clone(),
         instance: instance.to_owned(),
-        bootstrap: settings.bootstrap.clone(),
+        bootstrap: basis.bootstrap(&rules.lists),
         window_millis: u64::try_from(settings.window.as_millis()).unwrap_or(u64::MAX),
         values_per_filter: settings.values_per_filter,
         negentropy: settings.negentropy,
@@ -108,7 +103,7 @@ pub(crate) fn config(config: &Config, rules: &Rules, instance: &str) -> Result<S
             cold_secs: settings.rejected_cold.as_secs(),
             ..RefusedConfig::default()
         },
-        epoch: epoch.finish(),
+        epoch: basis.epoch(&rules.lists),
         seed: u64::from_le_bytes(seed),
         flaw: None,
     })
@@ -235,6 +230,9 @@ impl SyncRoom {
             let via = self.vias.remove(&ticket).unwrap_or(Via::CatchUp);
             self.means.meter.sync().judged(via, &judgement);
             self.tell(Input::Judged(ticket, judgement), None);
+        }
+        if let Some(rules) = mail.rules {
+            self.tell(Input::Rules(rules), None);
         }
     }
 
