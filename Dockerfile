@@ -9,6 +9,8 @@ FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
+# `graspd check` shows lines for proxies.
+COPY deploy deploy
 RUN cargo build --release --locked --package graspd
 
 FROM debian:bookworm-slim

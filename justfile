@@ -38,6 +38,8 @@ compare *args:
     cargo build --release -p graspd
     cargo run --release -p grasp-bench --features compare -- compare --graspd target/release/graspd {{args}}
 
-# The settings, generated from the code.
+# The references of settings, commands and measurements, generated from the code.
 settings:
     cargo run --quiet -- config --reference > docs/settings.md
+    cargo run --quiet -- commands --reference > docs/commands.md
+    cargo run --quiet -- metrics --reference > docs/metrics.md

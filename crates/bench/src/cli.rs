@@ -7,13 +7,13 @@ use clap::{Args, Parser, Subcommand};
 
 #[cfg(feature = "compare")]
 use crate::compare::{BuilderRelay, Compare};
-use crate::git::Git;
+use crate::git::{BotsArgs, Git};
 use crate::idle::Idle;
 use crate::live::Live;
 use crate::load::Load;
 use crate::process::Process;
 use crate::req::{Req, Shape};
-use crate::sync::{Sync, SyncArgs};
+use crate::sync::{StartArgs, Sync, SyncArgs};
 use crate::target::{RelayUrl, Target};
 
 /// Load generator and comparer for nostr relays.
@@ -83,6 +83,14 @@ pub enum Command {
     Sync(Sync),
     /// An empty server takes over everything, git data included; beside it the real git clones the same
     Archive(SyncArgs),
+    /// Start a server with many repositories; measure how soon it is ready
+    #[command(after_help = "Example: grasp-bench start --graspd target/release/graspd --corpus /tmp/start-corpus\n\n\
+        The first run makes the repositories, which takes a while. As root, the system's cache of files is emptied before \
+        every cold start.")]
+    Start(StartArgs),
+    /// Crawl the pages while people push and clone; measure what the pages cost and what people notice
+    #[command(after_help = "Example: grasp-bench bots --graspd target/release/graspd --dir /var/tmp --minutes 2")]
+    Bots(BotsArgs),
     /// Measure graspd and an independent relay in turn; print the ratios
     #[cfg(feature = "compare")]
     Compare(Compare),

@@ -5,7 +5,9 @@
 //! - `refs`, `fetch`, `push`: one measurement each.
 //! - [`host`] and [`nginx`]: the servers; `ledger` and `watch`: what they spend.
 //! - [`compare`]: all of it for both in turn; `sheet`: the table.
+//! - `bots`: crawlers on the pages while people push and clone.
 
+mod bots;
 pub mod client;
 pub mod compare;
 mod fetch;
@@ -28,6 +30,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use self::bots::BotsArgs;
 use self::compare::Compare;
 use self::ledger::Ledger;
 use self::make::Make;
@@ -61,6 +64,8 @@ pub enum GitCommand {
     Fetch(FetchArgs),
     /// Measure graspd and `git http-backend` in turn; print the ratios
     Compare(Compare),
+    /// Crawl the pages while people push and clone
+    Bots(BotsArgs),
 }
 
 /// Which repository.
@@ -139,6 +144,7 @@ impl GitCommand {
                 }
                 Ok(())
             }
+            Self::Bots(args) => Box::pin(bots::run(args)).await,
             Self::Compare(compare) => Box::pin(compare.run()).await,
         }
     }

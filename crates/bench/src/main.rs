@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use grasp_bench::cli::{Cli, Command, CorpusArgs};
 use grasp_bench::corpus::Corpus;
+use grasp_bench::git::{Git, GitCommand};
 use grasp_bench::live::Live;
 use grasp_bench::load::Load;
 use grasp_bench::neg::{Holding, Neg};
@@ -59,6 +60,8 @@ async fn run(command: Command) -> Result<()> {
         Command::Git(git) => Box::pin(git.run()).await,
         Command::Sync(sync) => Box::pin(sync.run()).await,
         Command::Archive(args) => Box::pin(Sync { command: SyncCommand::Archive(args) }.run()).await,
+        Command::Bots(args) => Box::pin(Git { command: GitCommand::Bots(args) }.run()).await,
+        Command::Start(args) => Box::pin(Sync { command: SyncCommand::Start(args) }.run()).await,
         #[cfg(feature = "compare")]
         Command::Compare(compare) => compare.run().await,
         #[cfg(feature = "compare")]

@@ -5,6 +5,7 @@
 //!   counted.
 //! - `cold`: an empty follower, and one that starts again; `propagation`: single events; `crowd` (`stub`): many relays.
 //! - `archive`: an empty server that has no git data either. `automaton`: the sync machine alone. `sheet`: the table.
+//! - `start`: a server with many repositories, which follows nobody, and how soon it is ready.
 
 mod archive;
 mod automaton;
@@ -17,7 +18,8 @@ mod frames;
 mod propagation;
 mod publish;
 mod server;
-mod sheet;
+pub(crate) mod sheet;
+mod start;
 mod stub;
 mod wire;
 mod world;
@@ -32,6 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::cold::{Figures, Run};
 use self::server::Plan;
 use self::sheet::Row;
+pub use self::start::StartArgs;
 use self::world::{FOLLOWER, World};
 use crate::report;
 
@@ -58,6 +61,8 @@ pub enum SyncCommand {
     Archive(SyncArgs),
     /// The sync machine alone
     Machine(MachineArgs),
+    /// Start a server with many repositories; measure how soon it is ready
+    Start(StartArgs),
 }
 
 /// What is followed.
@@ -130,6 +135,7 @@ impl SyncCommand {
             Self::Foreign(args) => sheet::print(&foreign::run(&World::prepare(&args)?).await?),
             Self::Relays(args) => sheet::print(&crowd(&World::prepare(&args)?, &args).await?),
             Self::Archive(args) => sheet::print(&archived(&World::prepare(&args)?).await?),
+            Self::Start(args) => sheet::print(&start::run(&args).await?),
             Self::Machine(args) if args.growth => grow(&args),
             Self::Machine(args) => sheet::print(&machine(&args)?),
         }

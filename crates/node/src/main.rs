@@ -4,6 +4,7 @@
 //! - [`rooms`]: starts everything and ends it. [`lock`]: for one process at a time. [`reload`]: settings that change.
 //! - [`inherited`]: sockets that were handed over. [`notify`]: words to whoever supervises the process.
 //! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
+//! - [`reload`]: settings that change while it runs.
 
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
 
@@ -23,6 +24,8 @@ mod rooms;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let matches = cli::command().get_matches();
@@ -48,15 +51,21 @@ fn main() -> ExitCode {
         print!("{}", config::show(&config, printing.get_flag("json")));
         return ExitCode::SUCCESS;
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(&config.log_level))
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(&config.log_level))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_filter_reloading();
+    let filter = log.reload_handle();
+    log.init();
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    match rooms::run(config, Box::new(move || config::load(&matches))) {
+    let origins = reload::Origins {
+        read: Box::new(move || config::load(&matches)),
+        log: Box::new(move |level| filter.reload(EnvFilter::new(level)).map_err(|problem| problem.to_string())),
+    };
+    match rooms::run(config, origins) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("graspd: {problem:#}");

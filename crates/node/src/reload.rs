@@ -2,28 +2,71 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Result;
 use grasp_core::registrar::policy::Rules;
+use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::config::{ConfigErrors, Effective, Loaded};
+use crate::config::{Config, ConfigErrors, Effective, Loaded};
 use crate::hands::rulebook::{RulesChanged, RulesDoor};
 
-/// How settings are read: as at the start, from the same arguments, environment and files.
-pub(crate) type Load = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
+/// Where rooms read the settings that hold now: those of the start, and what has changed since of those that can.
+pub(crate) type Settings = watch::Receiver<Arc<Config>>;
+
+/// How a setting is taken over.
+type Take = fn(&mut Config, &Config);
+
+/// The settings that hold as soon as they are read again. All others need a restart.
+const CHANGEABLE: &[(&str, Take)] = &[
+    ("QUOTA_REPOSITORIES_PER_KEY", |old, new| old.quotas = new.quotas),
+    ("QUOTA_BYTES_PER_REPOSITORY", |old, new| old.quotas = new.quotas),
+    ("QUOTA_BYTES_PER_KEY", |old, new| old.quotas = new.quotas),
+    ("RELAY_MAX_SUBSCRIPTIONS", |old, new| old.max_subscriptions = new.max_subscriptions),
+    ("RELAY_MAX_NEG_SESSIONS", |old, new| old.max_neg_sessions = new.max_neg_sessions),
+    ("RELAY_FILTER_LIMIT", |old, new| old.filter_limit = new.filter_limit),
+    ("NETWORK_MAX_CONNECTIONS", |old, new| old.network_max_connections = new.network_max_connections),
+    ("NETWORK_EVENTS_PER_MINUTE", |old, new| old.network_events_per_minute = new.network_events_per_minute),
+    ("REPOSITORY_WHITELIST", take_lists),
+    ("REPOSITORY_BLACKLIST", take_lists),
+    ("EVENT_BLACKLIST", take_lists),
+    ("ARCHIVE_ALL", take_lists),
+    ("ARCHIVE_WHITELIST", take_lists),
+    ("ARCHIVE_GRASP_SERVICES", take_lists),
+    ("ARCHIVE_READ_ONLY", take_lists),
+    ("LOG_LEVEL", |old, new| old.log_level.clone_from(&new.log_level)),
+];
+
+/// All lists together: some are read from files whose text may change while the setting stays.
+fn take_lists(old: &mut Config, new: &Config) {
+    old.lists.clone_from(&new.lists);
+}
+
+/// Reads all settings as at the start, from the same arguments, environment and files.
+type Read = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
+
+/// Changes how much is logged.
+type SetLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// What the program was started with, to be asked again.
+pub(crate) struct Origins {
+    pub(crate) read: Read,
+    pub(crate) log: SetLevel,
+}
 
 /// Reads the settings again.
 pub(crate) struct Reloader {
-    load: Load,
+    origins: Origins,
     door: RulesDoor,
-    /// What holds; one reading at a time.
-    holds: Mutex<Vec<Effective>>,
+    /// What holds. Held while settings are read and taken over, so that two who ask do not mix.
+    current: Mutex<watch::Sender<Arc<Config>>>,
 }
 
 /// What came of reading the settings again.
-#[derive(Debug)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reloaded {
+    /// What holds now: setting, before, now.
+    pub(crate) changed: Vec<(&'static str, String, String)>,
     /// Whether the lists are others than before.
     pub(crate) lists: bool,
     /// What came of it.
@@ -34,44 +77,72 @@ pub(crate) struct Reloaded {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Settings that hold at once.
-const LISTS: [&str; 7] = [
-    "REPOSITORY_WHITELIST",
-    "REPOSITORY_BLACKLIST",
-    "EVENT_BLACKLIST",
-    "ARCHIVE_ALL",
-    "ARCHIVE_WHITELIST",
-    "ARCHIVE_GRASP_SERVICES",
-    "ARCHIVE_READ_ONLY",
-];
-
 impl Reloader {
-    /// `holds` is what the service was started with.
-    pub(crate) fn new(load: Load, door: RulesDoor, holds: Vec<Effective>) -> Arc<Self> {
-        Arc::new(Self { load, door, holds: Mutex::new(holds) })
+    /// `current` holds what the service was started with.
+    pub(crate) fn new(origins: Origins, door: RulesDoor, current: watch::Sender<Arc<Config>>) -> Arc<Self> {
+        Arc::new(Self { origins, door, current: Mutex::new(current) })
     }
 
-    /// Reads the settings again and puts the lists into force. If anything is wrong with them, all stays as it was. Not
-    /// for a thread of the runtime: it waits for the disk.
-    pub(crate) fn reload(&self) -> Result<Reloaded> {
-        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
-        let Loaded { config, warnings } = (self.load)()?;
-        let old = self.door.rules();
-        let lists = *old.lists != *config.lists;
-        let rules = if lists {
-            self.door.change(Rules { lists: config.lists, ..Rules::clone(&old) })?
-        } else {
-            RulesChanged::default()
-        };
-        let other = |new: &&Effective| {
-            let before = holds.iter().find(|old| old.name == new.name);
-            // What was worked out from the real address is not what is written.
-            before.is_some_and(|old| (&old.value, &old.origin) != (&new.value, &new.origin) && !old.is_derived())
-        };
-        let others = config.effective.iter().filter(other).map(|new| new.name);
-        let restart = others.filter(|name| !LISTS.contains(name)).collect();
-        Ok(Reloaded { lists, rules, restart, warnings })
+    /// Reads the settings again and puts into force what can change. If anything is wrong with them, all stays as it was.
+    /// Not for a thread of the runtime: it waits for the disk.
+    pub(crate) fn reload(&self) -> Result<Reloaded, ConfigErrors> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Loaded { config: mut new, warnings } = (self.origins.read)()?;
+        let old = current.borrow().clone();
+        let (config, mut reloaded) = take_over(&old, &mut new);
+        reloaded.warnings = warnings;
+        if reloaded.lists || config.quotas != old.quotas {
+            let rules = self.door.rules();
+            let rules = Rules { lists: config.lists.clone(), quotas: config.quotas, ..Rules::clone(&rules) };
+            match self.door.change(rules) {
+                Ok(changed) => reloaded.rules = changed,
+                Err(problem) => reloaded.warnings.push(format!("{problem:#}")),
+            }
+        }
+        if config.log_level != old.log_level
+            && let Err(problem) = (self.origins.log)(&config.log_level)
+        {
+            reloaded.warnings.push(format!("the log level stays as it is: {problem}"));
+        }
+        if reloaded.lists || !reloaded.changed.is_empty() {
+            current.send_replace(Arc::new(config));
+        }
+        Ok(reloaded)
     }
+}
+
+/// What holds when everything that can change has changed.
+fn take_over(old: &Config, new: &mut Config) -> (Config, Reloaded) {
+    // Port 0 became another one at the start, and the name of the service with it.
+    if text_of(old, "BIND_ADDRESS") == text_of(new, "BIND_ADDRESS") {
+        new.bound_to(old.bind);
+    }
+    let mut config = old.clone();
+    let mut reloaded = Reloaded { lists: *old.lists != *new.lists, ..Reloaded::default() };
+    for (before, now) in config.effective.iter_mut().zip(&new.effective) {
+        let is_other_secret = match before.name {
+            "RELAY_OWNER_NSEC" => old.owner_secret != new.owner_secret,
+            "METRICS_TOKEN" => old.metrics.token != new.metrics.token,
+            _ => false,
+        };
+        if before.value == now.value && !is_other_secret {
+            continue;
+        }
+        if CHANGEABLE.iter().any(|(name, _)| *name == before.name) {
+            let Effective { name, value, .. } = std::mem::replace(before, now.clone());
+            reloaded.changed.push((name, value, now.value.clone()));
+        } else {
+            reloaded.restart.push(before.name);
+        }
+    }
+    for (_, take) in CHANGEABLE {
+        take(&mut config, new);
+    }
+    (config, reloaded)
+}
+
+fn text_of<'c>(config: &'c Config, name: &str) -> Option<&'c str> {
+    config.effective.iter().find(|effective| effective.name == name).map(|effective| effective.value.as_str())
 }
 
 /// Reads the settings again whenever a hangup asks for it; the log says what came of it.
@@ -80,14 +151,18 @@ pub(crate) async fn on_hangup(mut hangup: Signal, reloader: Arc<Reloader>) {
         let reloader = reloader.clone();
         match tokio::task::spawn_blocking(move || reloader.reload()).await {
             Ok(Ok(reloaded)) => reloaded.log(),
-            Ok(Err(problem)) => warn!("the settings stay as they were: {problem:#}"),
+            Ok(Err(errors)) => warn!("the settings stay as they were: {errors}"),
             Err(_) => return,
         }
     }
 }
 
 impl Reloaded {
-    fn log(&self) {
+    /// For the log.
+    pub(crate) fn log(&self) {
+        for (name, before, now) in &self.changed {
+            info!(setting = name, before, now, "a setting has changed");
+        }
         for warning in &self.warnings {
             warn!("{warning}");
         }
@@ -95,5 +170,14 @@ impl Reloaded {
             warn!(settings = self.restart.join(", "), "some settings are others now and need a restart");
         }
         info!(lists_changed = self.lists, banned = self.rules.banned, "read the settings again");
+    }
+
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Value {
+        let changed = self.changed.iter().map(|(name, before, now)| json!({"name": name, "from": before, "to": now}));
+        json!({
+            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists, "banned": self.rules.banned,
+            "restart": self.restart, "warnings": self.warnings,
+        })
     }
 }

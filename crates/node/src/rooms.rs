@@ -40,7 +40,7 @@ use crate::hands::budget::Budget;
 use crate::hands::directory::Directory;
 use crate::hands::git_room::GitRoom;
 use crate::hands::hunt::fetch::FetchRoom;
-use crate::hands::hunt::{self, HuntRoom};
+use crate::hands::hunt::{self, HuntDoor, HuntRoom};
 use crate::hands::hunt_post::HuntPost;
 use crate::hands::librarian::{Librarian, LibraryDoor};
 use crate::hands::line::Line;
@@ -63,10 +63,10 @@ use crate::lock::Locks;
 use crate::meter::Meter;
 use crate::notify::{self, News};
 use crate::outbound::dial::Dialler;
-use crate::reload::{self, Load, Reloader};
+use crate::reload::{self, Origins, Reloader, Settings};
 
 /// Runs the server until it is asked to stop.
-pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
+pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
     let inherited = inherited::take()?;
     let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
     let layout = Layout::open(&config.git_data_path)
@@ -91,6 +91,7 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
     let owner_key = PublicKey(owner.public_key().to_bytes());
     let rules = rules(&config, owner_key)?;
     let book = Rulebook::new(rules.clone());
+    let (current, settings) = watch::channel(Arc::new(config.clone()));
     let directory = Arc::new(Directory::new(layout.clone(), config.submissions));
     directory.limit(config.quotas);
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
@@ -106,6 +107,7 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
         post: post.clone(),
         hunt_post: hunt_post.clone(),
         meter: meter.clone(),
+        settings: settings.clone(),
     };
     let threads = Threads::start(&config, &store, &book, clock, cores, readers, means)?;
     let desk = (threads.line.clone(), meter.clone());
@@ -115,10 +117,11 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
     let house_of_git = Arc::new(house_of_git);
     let (pictures, sync_pictures) = watch::channel(Arc::default());
     let (hunt_views, hunt_pictures) = watch::channel(Arc::default());
+    let (hunt_door, hurry) = HuntDoor::new();
     let instance = hex::encode(&store.id()[..8]);
     let following = config.sync.enabled.then(|| (post.clone(), Basis::new(&config, &instance)));
     let door = RulesDoor::new(book.clone(), threads.line.clone(), following);
-    let reloader = Reloader::new(load, door, config.effective.clone());
+    let reloader = Reloader::new(origins, door, current);
     let mut outgoing = Vec::new();
     if config.sync.enabled {
         let reach = if config.sync.reach_anything { Reach::Anything } else { Reach::Global };
@@ -141,8 +144,17 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
         let fetching = Arc::new(FetchRoom::new(&house_of_git, dialler.clone(), clock));
         let (line, meter) = (threads.line.clone(), meter.clone());
         let pictures = hunt_views;
-        let means =
-            hunt::Means { store: store.clone(), line, post: hunt_post, clock, fetching, dialler, meter, pictures };
+        let means = hunt::Means {
+            store: store.clone(),
+            line,
+            post: hunt_post,
+            clock,
+            fetching,
+            dialler,
+            meter,
+            pictures,
+            hurry,
+        };
         let room = HuntRoom::new(means, hunt::manners(&config)?);
         outgoing.push(RoomThread::start("hunt", &runtime, |stop| room.run(stop))?);
     }
@@ -164,17 +176,13 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
             Some(TcpListener::from_std(given)?)
         }
     };
+    let networks = NetworksDoor::open(Allowance::of(&config), clock);
+    tokio::spawn(follow(settings.clone(), networks.clone(), house_of_git.directory.clone()));
     let house = House {
         nip11: Leaflet::new(owner_key.to_string(), instance),
         book,
-        reloader: reloader.clone(),
-        networks: NetworksDoor::open(
-            Allowance {
-                connections: config.network_max_connections,
-                events_per_minute: config.network_events_per_minute,
-            },
-            clock,
-        ),
+        settings: settings.clone(),
+        networks,
         rooms: Rooms {
             line: threads.line.clone(),
             live: threads.live.clone(),
@@ -183,8 +191,7 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
             store,
             clock,
             service: rules.service,
-            max_subscriptions: config.max_subscriptions,
-            max_neg_sessions: config.max_neg_sessions,
+            settings,
             keys: Arc::new(AtomicU64::new(1)),
             meter: meter.clone(),
             shutdown_grace: config.shutdown_grace,
@@ -193,6 +200,7 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
         meter,
         places,
         status,
+        sightings: Default::default(),
         config,
     };
     // Whoever reads the welcome may send a signal at once.
@@ -208,7 +216,7 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
         tokio::spawn(side::run(side, house.clone(), watching));
     }
     let admin = admin_socket.map(|socket| {
-        let admin = Admin::new(house.clone());
+        let admin = Admin::new(house.clone(), house.config.sync.enabled.then_some(hunt_door), reloader);
         runtime.spawn(socket.run(admin, leaving.clone()))
     });
     runtime.block_on(serve(Door { listener, house, leaving }, admin, signals, leave, grace));
@@ -222,6 +230,15 @@ pub(crate) fn run(mut config: Config, load: Load) -> Result<()> {
     // A thread that waits for a git process may wait for long; the process goes with it.
     runtime.shutdown_background();
     Ok(())
+}
+
+/// Tells those who keep limits of their own what changes for them.
+async fn follow(mut settings: Settings, networks: NetworksDoor, directory: Arc<Directory>) {
+    while settings.changed().await.is_ok() {
+        let config = settings.borrow_and_update().clone();
+        networks.allow(Allowance::of(&config));
+        directory.limit(config.quotas);
+    }
 }
 
 /// The socket that was handed over, or one of our own.
@@ -313,7 +330,7 @@ impl Threads {
         means: Means,
     ) -> Result<Self> {
         let line = Line::new();
-        let Means { layout, directory, git, post, hunt_post, meter } = means;
+        let Means { layout, directory, git, post, hunt_post, meter, settings } = means;
         let (maintenance, worked_on) = MaintenanceDoor::new(config.git.maintenance);
         let maintainer = Maintenance {
             maintainer: Maintainer::new(&git, layout.clone(), config.git.process_patience),
@@ -362,7 +379,7 @@ impl Threads {
             let reader = Reader { store: store.clone(), jobs: jobs.clone(), again: readers_door.clone(), clock };
             spawn(&format!("reader-{nth}"), move || reader.run())?;
         }
-        let room = Live::new(store.clone(), readers_door.clone(), clock, config.filter_limit);
+        let room = Live::new(store.clone(), readers_door.clone(), clock, settings);
         let end = stopped.clone();
         spawn("live", move || room.run(&live_inbox, &end))?;
         let librarian =
@@ -469,6 +486,7 @@ struct Means {
     post: Arc<SyncPost>,
     hunt_post: Arc<HuntPost>,
     meter: Meter,
+    settings: Settings,
 }
 
 fn git_house(

@@ -70,6 +70,11 @@ pub(super) struct Host {
 impl Host {
     /// Starts graspd in `folder`. What is not set here it reads from the environment, which it inherits.
     pub(super) fn graspd(binary: &Path, folder: &Path) -> Result<Self> {
+        Self::graspd_with(binary, folder, &[])
+    }
+
+    /// The same with further settings.
+    pub(super) fn graspd_with(binary: &Path, folder: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let git = folder.join("git");
         let mut command = Command::new(binary);
         command
@@ -80,7 +85,8 @@ impl Host {
             .env("NGIT_GIT_DATA_PATH", &git)
             .env("NGIT_NETWORK_MAX_CONNECTIONS", "0")
             .env("NGIT_NETWORK_EVENTS_PER_MINUTE", "0")
-            .env("NGIT_SYNC_ENABLE", "false");
+            .env("NGIT_SYNC_ENABLE", "false")
+            .envs(settings.iter().copied());
         if std::env::var_os("NGIT_LOG_LEVEL").is_none() {
             command.env("NGIT_LOG_LEVEL", "warn");
         }

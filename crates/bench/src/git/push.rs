@@ -62,7 +62,7 @@ impl Pusher {
     }
 
     /// Pushes the next `count` commits, one at a time. What graspd must know first it is told outside the measured time.
-    async fn push(&mut self, host: &Host, count: usize) -> Result<Vec<std::time::Duration>> {
+    pub(super) async fn push(&mut self, host: &Host, count: usize) -> Result<Vec<std::time::Duration>> {
         let mut desk = match host.side {
             Side::Graspd => Some(Desk::open(host).await?),
             Side::Reference => None,

@@ -399,6 +399,7 @@ fn name(fact: &Input) -> &'static str {
         Input::Missing(..) => "missing",
         Input::Judged(..) => "judged",
         Input::Order(_) => "order",
+        Input::Rules(_) => "rules",
     }
 }
 

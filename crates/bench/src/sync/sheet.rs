@@ -7,7 +7,7 @@ use anyhow::Result;
 
 /// One line of the table.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(crate) struct Row {
     what: String,
     value: f64,
     /// No more than this, if anything is wanted.
@@ -16,12 +16,12 @@ pub(super) struct Row {
 
 impl Row {
     /// A figure that should not be above another.
-    pub(super) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
+    pub(crate) fn at_most(what: impl Into<String>, value: f64, most: f64) -> Self {
         Self { what: what.into(), value, most: Some(most) }
     }
 
     /// A figure that is only shown.
-    pub(super) fn open(what: impl Into<String>, value: f64) -> Self {
+    pub(crate) fn open(what: impl Into<String>, value: f64) -> Self {
         Self { what: what.into(), value, most: None }
     }
 }
@@ -38,7 +38,7 @@ impl fmt::Display for Row {
 }
 
 /// Prints the table.
-pub(super) fn print(rows: &[Row]) -> Result<()> {
+pub(crate) fn print(rows: &[Row]) -> Result<()> {
     let mut table = stderr().lock();
     writeln!(table)?;
     for row in rows {
@@ -48,7 +48,7 @@ pub(super) fn print(rows: &[Row]) -> Result<()> {
 }
 
 /// Says something while a run goes on.
-pub(super) fn remark(text: &str) {
+pub(crate) fn remark(text: &str) {
     // A closed stderr must not end the run.
     let _ = writeln!(stderr().lock(), "{text}");
 }

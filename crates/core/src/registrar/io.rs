@@ -56,6 +56,8 @@ pub enum Input {
     FetchEnded(FetchId),
     /// The hunt has asked everybody once for what these events need: they may expire when their time is over.
     Tried(Vec<EventId>),
+    /// The operator wants a held event gone. It may be offered again.
+    Dropped(EventId),
 }
 
 /// A pack that the hunt has brought: sound, and with everything that the sought objects in it need.

@@ -435,6 +435,7 @@ impl Machine for Registrar {
             Input::FetchArrived(haul) => self.lanes.add(Task::Adopt(haul)),
             Input::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),
             Input::Tried(events) => self.tried(&events),
+            Input::Dropped(id) => self.unhold(id),
         }
         self.settle_changed();
         self.proceed();

@@ -50,7 +50,7 @@ use self::peer::Peer;
 use self::recent::Recent;
 use self::refused::{RefusedConfig, RefusedIndex};
 use self::url::RelayUrl;
-pub use self::view::{LinkView, RepoLink, View};
+pub use self::view::{LinkView, Progress, RepoLink, View};
 use self::wants::Wants;
 use crate::limits;
 use crate::machine::Machine;

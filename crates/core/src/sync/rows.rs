@@ -126,6 +126,8 @@ impl Syncer {
             self.hang_up(id);
         }
         self.restless.insert(id);
+        // Whoever gave it is told when it is on disk.
+        self.save();
     }
 
     /// The operator wants something of a relay that nobody wants now: it counts when somebody does again.

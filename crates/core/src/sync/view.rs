@@ -1,10 +1,15 @@
 //! What people may see of sync: a picture of one moment.
 
+use std::collections::BTreeSet;
+
 use super::Syncer;
 use super::health;
+use super::io::Via;
 use super::link::{Link, Status, Up, What};
 use super::peer::{Learned, Totals};
+use super::settle::repos_of;
 use super::url::RelayUrl;
+use super::wants::RepoKey;
 use crate::machine::Machine;
 use crate::repo::RepoId;
 use crate::time::Timestamp;
@@ -63,6 +68,8 @@ pub struct LinkView {
     pub full_in_secs: u64,
     /// Whether a daily reconciliation is under way.
     pub daily: bool,
+    /// What is being caught up with, if anything.
+    pub under_way: Option<Progress>,
     /// What it has taught us.
     pub learned: Learned,
     /// What it has done for us.
@@ -73,6 +80,19 @@ pub struct LinkView {
     pub is_self: bool,
     /// It was configured.
     pub bootstrap: bool,
+}
+
+/// How far a catch-up or a daily reconciliation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Which of them.
+    pub via: Via,
+    /// Repositories that are done.
+    pub done: usize,
+    /// Repositories in all.
+    pub total: usize,
+    /// Events that were new.
+    pub events: u64,
 }
 
 /// How a relay stands to one repository.
@@ -125,6 +145,19 @@ impl Syncer {
         }
     }
 
+    /// A relay that is followed, at this moment.
+    #[must_use]
+    pub fn link(&self, url: &RelayUrl) -> Option<LinkView> {
+        let id = self.places.get(url.place())?;
+        self.links.get(id).map(|link| self.link_view(link))
+    }
+
+    /// Whether something is remembered of a relay that is not followed now.
+    #[must_use]
+    pub fn is_remembered(&self, url: &RelayUrl) -> bool {
+        self.rows.contains_key(url.place())
+    }
+
     /// Whether nothing is to be done before the next alarm.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -138,6 +171,7 @@ impl Syncer {
             .covers
             .iter()
             .filter(|(key, cover)| cover.tags && self.wants.repo(**key).is_some_and(|repo| repo.head() <= cover.done));
+        let covered = covered.count();
         let dial = link.health.next_dial().max(link.health.quiet_until().unwrap_or_default());
         let idle = link.current_session().is_none() && link.is_wanted() && !link.paused;
         LinkView {
@@ -146,7 +180,7 @@ impl Syncer {
             health: link.health.status(self.now),
             failures: link.health.failures(),
             repositories: link.covers.len(),
-            covered: covered.count(),
+            covered,
             held: link.held.len(),
             subscriptions: up.map(count).unwrap_or_default(),
             filters: up.map_or(0, |up| up.live.values().map(|set| set.filters).sum()),
@@ -160,7 +194,8 @@ impl Syncer {
             complete_at: link.complete_at,
             heard_at: link.heard.map(|heard| heard.wall),
             full_in_secs: link.next_full.since(mono).as_secs(),
-            daily: up.is_some_and(|up| up.generation.is_some_and(|generation| generation.via == super::io::Via::Daily)),
+            daily: up.is_some_and(|up| up.generation.is_some_and(|generation| generation.via == Via::Daily)),
+            under_way: up.and_then(|up| progress(link, up, covered)),
             learned: link.learned,
             totals: link.totals,
             paused: link.paused,
@@ -168,6 +203,22 @@ impl Syncer {
             bootstrap: link.bootstrap,
         }
     }
+}
+
+/// How far the catch-up of a connection is. A walk over everything counts what it has left behind it.
+fn progress(link: &Link, up: &Up, covered: usize) -> Option<Progress> {
+    let generation = up.generation?;
+    let total = link.covers.len();
+    let done = match &up.pass {
+        Some(pass) => {
+            let walked = pass.at.map_or(total, |(at, _)| link.covers.range(..at).count());
+            let open: BTreeSet<RepoKey> = up.batches.values().flat_map(|batch| repos_of(&batch.scope)).collect();
+            walked.saturating_sub(open.len())
+        }
+        None => covered,
+    };
+    let events = generation.events + up.batches.values().map(|batch| batch.events).sum::<u64>();
+    Some(Progress { via: generation.via, done, total, events })
 }
 
 /// Which kinds of requests are open, for the view.

@@ -7,6 +7,11 @@
 //!
 //! To add a verb: a file with its function, a line in [`answer`], and a command in [`crate::cli`] that calls it.
 
+mod check;
+mod purgatory;
+mod relays;
+mod reload;
+mod repos;
 pub(crate) mod socket;
 mod status;
 #[allow(dead_code, reason = "for verbs that are not here yet")]
@@ -15,15 +20,30 @@ pub(crate) mod wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use grasp_core::sync::io::Order;
 use serde_json::Value;
 
 use self::wire::{Complaint, Request, Teller};
 use crate::door::routes::House;
+use crate::hands::hunt::HuntDoor;
+use crate::reload::Reloader;
 
 /// Does one thing that was asked for. What it returns is the last line of the answer.
 async fn answer(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Value, Complaint> {
     match request.verb() {
+        "check" => check::check(admin, request, tell).await,
         "status" => status::status(admin, request, tell).await,
+        "relays" => relays::list(admin, request, tell).await,
+        "relay_retry" => relays::order(admin, request, Order::Retry).await,
+        "relay_pause" => relays::order(admin, request, Order::Pause).await,
+        "relay_resume" => relays::order(admin, request, Order::Resume).await,
+        "relay_forget" => relays::order(admin, request, Order::Forget).await,
+        "sync" => relays::reconcile(admin, request, tell).await,
+        "repos" => repos::list(admin, request, tell).await,
+        "purgatory" => purgatory::list(admin, request, tell).await,
+        "purgatory_retry" => purgatory::retry(admin, request, tell).await,
+        "reload" => reload::reload(admin, request, tell).await,
+        "purgatory_drop" => purgatory::drop_one(admin, request, tell).await,
         other => {
             Err(Complaint::new("unknown_verb", format!("this server has no `{other}`; is it of another version?")))
         }
@@ -34,14 +54,18 @@ async fn answer(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Va
 pub(crate) struct Admin {
     /// What answers requests, with its settings, store, git house, desk and boards.
     pub(crate) house: Arc<House>,
+    /// Where the search for git data is reached, if there is one.
+    pub(crate) hunt: Option<HuntDoor>,
+    /// Who reads settings again.
+    pub(crate) reloader: Arc<Reloader>,
     /// What is being done that must be alone. The lock is held for a look.
     alone: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Admin {
     /// The doors of a server.
-    pub(crate) fn new(house: Arc<House>) -> Arc<Self> {
-        Arc::new(Self { house, alone: Mutex::default() })
+    pub(crate) fn new(house: Arc<House>, hunt: Option<HuntDoor>, reloader: Arc<Reloader>) -> Arc<Self> {
+        Arc::new(Self { house, hunt, reloader, alone: Mutex::default() })
     }
 
     /// Begins something that must be alone, such as a backup, or complains that it is being done. It is over when the
@@ -57,6 +81,11 @@ impl Admin {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The desk did not answer.
+fn cannot() -> Complaint {
+    Complaint::new("failed", "the server cannot write at the moment, or goes down; `graspd status` may say why")
 }
 
 /// Something that is being done alone.

@@ -1,16 +1,22 @@
 //! Commands of the operator. Most of them talk to the running server through its admin socket.
 //!
 //! - [`call`]: one call to the server. [`table`]: columns. [`progress`]: how far something is.
+//! - [`reference`]: documents that are made of the code.
 //! - One file per command, with its `command()` for the command line and its `run()`, both named in [`COMMANDS`].
 //!
 //! Every command takes `--json`: one object, or one object per line for lists. The exit status is 0 when it went well, 1
 //! when it failed, 2 when it was called wrongly and 3 when no server answers.
 
 pub(crate) mod call;
-#[allow(dead_code, reason = "for commands that are not here yet")]
+mod check;
 pub(crate) mod progress;
+mod purgatory;
+mod reference;
+mod relays;
+mod reload;
+mod repos;
 mod status;
-#[allow(dead_code, reason = "for commands that are not here yet")]
+mod sync;
 pub(crate) mod table;
 
 use std::io::Write;
@@ -30,7 +36,17 @@ struct Declared {
 }
 
 /// All commands, in the order in which help lists them.
-const COMMANDS: &[Declared] = &[Declared { command: status::command, run: status::run }];
+const COMMANDS: &[Declared] = &[
+    Declared { command: status::command, run: status::run },
+    Declared { command: relays::command, run: relays::run },
+    Declared { command: repos::command, run: repos::run },
+    Declared { command: purgatory::command, run: purgatory::run },
+    Declared { command: sync::command, run: sync::run },
+    Declared { command: reload::command, run: reload::run },
+    Declared { command: check::command, run: check::run },
+    Declared { command: reference::commands_command, run: reference::run_commands },
+    Declared { command: reference::metrics_command, run: reference::run_metrics },
+];
 
 /// The whole command line of `graspd`.
 pub(crate) fn command() -> Command {
@@ -81,7 +97,6 @@ impl Context<'_> {
     }
 
     /// The settings that a server would have that is started here and like this.
-    #[allow(dead_code, reason = "for commands that are not here yet")]
     pub(crate) fn settings(&self) -> Result<config::Loaded, Failure> {
         config::load(self.matches).map_err(Failure::Settings)
     }
@@ -135,6 +150,21 @@ pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     }
 }
 
+/// The text of a JSON value; nothing if it is none.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The number of a JSON value; zero if it is none.
+pub(crate) fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// Words with commas between, without those that are empty.
+pub(crate) fn list<'t>(words: impl IntoIterator<Item = &'t str>) -> String {
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
 /// Does not react to lines: for answers that are one object.
 pub(crate) fn one_object(_: Line) -> Result<(), Failure> {
     Ok(())
@@ -151,7 +181,7 @@ mod tests {
 
     #[test]
     fn every_command_teaches() {
-        for declared in COMMANDS {
+        for declared in COMMANDS.iter().filter(|declared| !(declared.command)().is_hide_set()) {
             let name = (declared.command)().get_name().to_owned();
             let mut whole = command();
             whole.build();

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::call::Body;
 use super::table::{Align, Table, plain};
-use super::{Context, Failure, json_argument, one_object, say};
+use super::{Context, Failure, json_argument, number, one_object, say, text};
 use crate::door::pages::status::words::{bytes, count, duration};
 
 pub(super) fn command() -> Command {
@@ -38,14 +38,6 @@ fn checks(status: &Value) -> impl Iterator<Item = (&String, &Value)> {
     status["checks"].as_object().into_iter().flatten()
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
 /// Everything that fits on a screen.
 fn summary(status: &Value) -> String {
     let mut facts = Table::new(&[("", Align::Left), ("", Align::Left)]);
@@ -76,6 +68,10 @@ fn summary(status: &Value) -> String {
         fact("search", text);
     }
     fact("memory", bytes(number(&status["memory"]["resident_bytes"])));
+    let budget = &status["budgets"]["disk_bytes"];
+    if budget.is_object() {
+        fact("disk budget", format!("{} of {}", bytes(number(&budget["used"])), bytes(number(&budget["limit"]))));
+    }
     for (volume, space) in status["disk"]["volumes"].as_object().into_iter().flatten() {
         let text =
             format!("{} free, nothing new below {}", bytes(number(&space["free"])), bytes(number(&space["mark"])));

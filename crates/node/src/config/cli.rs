@@ -1,5 +1,7 @@
 //! The command line, made from the table of settings.
 
+use std::sync::LazyLock;
+
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::settings::{SETTINGS, Setting, Shape};
@@ -41,6 +43,13 @@ Settings:
 /// What says where a running server is, and is shown in the help of its commands.
 const WHERE: [&str; 2] = ["ADMIN_SOCKET", "RELAY_DATA_PATH"];
 
+/// The heading of those.
+const WHERE_HEADING: &str = "Where the server is";
+
+/// Under which headings settings stand in the help of commands.
+pub(crate) static SETTINGS_HEADING: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| SETTINGS.iter().map(|setting| setting.section).chain([WHERE_HEADING]).collect());
+
 /// The argument that names the TOML file.
 fn file() -> Arg {
     Arg::new(FILE)
@@ -54,13 +63,9 @@ fn file() -> Arg {
 pub(crate) fn quietly(command: Command) -> Command {
     let settings = SETTINGS.iter().filter_map(|setting| {
         let argument = argument(setting)?;
-        Some(if WHERE.contains(&setting.name) {
-            argument.help_heading("Where the server is")
-        } else {
-            argument.hide(true)
-        })
+        Some(if WHERE.contains(&setting.name) { argument.help_heading(WHERE_HEADING) } else { argument.hide(true) })
     });
-    command.args(settings).arg(file().help_heading("Where the server is"))
+    command.args(settings).arg(file().help_heading(WHERE_HEADING))
 }
 
 /// The command line of `graspd`, but for the commands of [`crate::cli`].

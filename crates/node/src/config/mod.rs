@@ -43,21 +43,22 @@ use crate::hands::budget::Allowance;
 use crate::meter::Scales;
 
 pub(crate) use cidr::Cidr;
-pub(crate) use cli::{command, quietly};
+pub(crate) use cli::{SETTINGS_HEADING, command, quietly};
 pub(crate) use lists::relays_of;
 pub(crate) use owner::owner_keys;
 pub(crate) use problem::{ConfigErrors, Origin};
 pub(crate) use show::{reference, show};
 use sources::{Outside, Sources};
+pub(crate) use suggest::nearest_of;
 
 /// The file in the relay's data folder that keeps a generated owner key.
-const OWNER_FILE: &str = ".relay-owner.nsec";
+pub(crate) const OWNER_FILE: &str = ".relay-owner.nsec";
 
 /// The socket in the relay's data folder at which commands reach the server.
 const ADMIN_SOCKET_FILE: &str = "admin.sock";
 
 /// What holds: every setting, understood and checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// The public host with an optional port, in lower case.
     pub(crate) domain: String,
@@ -153,7 +154,7 @@ pub(crate) struct GitSettings {
 }
 
 /// Who can read measurements, and where.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct MetricsSettings {
     /// Whether anybody can.
     pub(crate) enabled: bool,
@@ -249,13 +250,6 @@ pub(crate) struct Effective {
     pub(crate) value: String,
     /// Who said so.
     pub(crate) origin: Origin,
-}
-
-impl Effective {
-    /// Whether nobody wrote it.
-    pub(crate) fn is_derived(&self) -> bool {
-        self.origin == Origin::Default
-    }
 }
 
 /// Settings that can be used, and what is still odd about them.

@@ -11,6 +11,12 @@ pub(crate) fn nearest(name: &str) -> Option<&'static Setting> {
     (distance <= (setting.name.len() / 4).max(2)).then_some(setting)
 }
 
+/// The name among these that is nearest to `name`, if one is near enough to be worth naming.
+pub(crate) fn nearest_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, found) = known.map(|known| (edits(name, known), known)).min_by_key(|(distance, _)| *distance)?;
+    (distance <= (found.len() / 4).max(2)).then_some(found)
+}
+
 /// How many insertions, removals, replacements or swaps of neighbours turn one text into the other.
 fn edits(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
@@ -62,5 +68,8 @@ mod tests {
         ] {
             assert_eq!(nearest(name).map(|setting| setting.name), expected, "{name}");
         }
+        let relays = ["wss://relay.example", "wss://other.example"];
+        assert_eq!(nearest_of("wss://rely.exmaple", relays.into_iter()), Some("wss://relay.example"));
+        assert_eq!(nearest_of("wss://far.away.test/path", relays.into_iter()), None);
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod reply;
 pub(crate) mod routes;
 pub(crate) mod session;
 pub(crate) mod side;
+pub(crate) mod sightings;
 pub(crate) mod socket;
 pub(crate) mod status;
 pub(crate) mod subscriptions;

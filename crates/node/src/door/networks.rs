@@ -12,6 +12,7 @@ use grasp_core::manners::Bucket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::config::Config;
 
 /// A network, as far as budgets care.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,7 +51,7 @@ impl Network {
 }
 
 /// What one network may use.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allowance {
     /// Connections at once; zero means any number.
     pub(crate) connections: usize,
@@ -59,6 +60,11 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
+    /// What the settings say.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { connections: config.network_max_connections, events_per_minute: config.network_events_per_minute }
+    }
+
     /// A network may publish ten seconds' worth, and at least a thousand events, in one breath: `ngit` sends a whole
     /// repository's history of issues and patches at once.
     fn bucket(self) -> Bucket {
@@ -95,6 +101,7 @@ impl Drop for Place {
 enum Request {
     Enter(Network, oneshot::Sender<Option<Place>>),
     Leave(Network),
+    Allow(Allowance),
 }
 
 /// Where connections ask for a place.
@@ -110,6 +117,11 @@ impl NetworksDoor {
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(keep_books(receiver, sender.downgrade(), allowance, clock));
         Self { sender, clock }
+    }
+
+    /// Changes what networks may use. Whoever is there stays.
+    pub(crate) fn allow(&self, allowance: Allowance) {
+        let _ = self.sender.send(Request::Allow(allowance));
     }
 
     /// A place for a connection from this address, if its network has one left.
@@ -135,7 +147,7 @@ struct Account {
 async fn keep_books(
     mut requests: mpsc::UnboundedReceiver<Request>,
     door: mpsc::WeakUnboundedSender<Request>,
-    allowance: Allowance,
+    mut allowance: Allowance,
     clock: Clock,
 ) {
     let mut accounts: HashMap<Network, Account> = HashMap::new();
@@ -153,6 +165,14 @@ async fn keep_books(
                 });
                 // A client that has gone meanwhile never takes its place, which is then dropped and so given back.
                 let _ = reply.send(place);
+            }
+            Request::Allow(new) => {
+                if new.events_per_minute != allowance.events_per_minute {
+                    for account in accounts.values() {
+                        *account.budget.lock().unwrap_or_else(PoisonError::into_inner) = new.bucket();
+                    }
+                }
+                allowance = new;
             }
             Request::Leave(network) => {
                 if let Some(account) = accounts.get_mut(&network) {
@@ -218,5 +238,9 @@ mod tests {
         // Leaving and entering are messages on one channel: the leave is heard first.
         let again = door.enter(from("203.0.113.1")).await.expect("the place was given back");
         assert!(!again.may_publish(), "a new connection does not fill the budget");
+        // Who is there stays when the allowance shrinks, and publishes within the new one.
+        door.allow(Allowance { connections: 1, events_per_minute: 0 });
+        assert!(door.enter(from("203.0.113.9")).await.is_none());
+        assert!((0..2_000).all(|_| again.may_publish()), "zero means any number");
     }
 }

@@ -18,22 +18,30 @@ pub(crate) struct Leaflet {
     owner: String,
     instance: String,
     /// The lock is held for a look, and for the moment in which it is printed anew.
-    printed: Mutex<Option<(Arc<Lists>, String)>>,
+    printed: Mutex<Option<Printed>>,
 }
+
+/// What was printed, and of what.
+type Printed = (Arc<Config>, Arc<Lists>, String);
 
 impl Leaflet {
     pub(crate) fn new(owner: String, instance: String) -> Self {
         Self { owner, instance, printed: Mutex::default() }
     }
 
+    /// The name of this instance, which no other has.
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
+    }
+
     /// The document as it is now.
-    pub(crate) fn text(&self, config: &Config, lists: &Arc<Lists>) -> String {
+    pub(crate) fn text(&self, config: &Arc<Config>, lists: &Arc<Lists>) -> String {
         let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*printed {
-            Some((of, text)) if Arc::ptr_eq(of, lists) => text.clone(),
+            Some((by, of, text)) if Arc::ptr_eq(by, config) && Arc::ptr_eq(of, lists) => text.clone(),
             _ => {
                 let text = document(config, lists, &self.owner, &self.instance);
-                *printed = Some((lists.clone(), text.clone()));
+                *printed = Some((config.clone(), lists.clone(), text.clone()));
                 text
             }
         }

@@ -49,8 +49,9 @@ impl Reconciliations {
         message: Vec<u8>,
     ) {
         self.open.remove(&name);
-        if self.open.len().max(self.busy) >= rooms.max_neg_sessions {
-            let text = format!("rate-limited: too many negentropy subscriptions, at most {}", rooms.max_neg_sessions);
+        let most = rooms.max_neg_sessions();
+        if self.open.len().max(self.busy) >= most {
+            let text = format!("rate-limited: too many negentropy subscriptions, at most {most}");
             return out.text(&message::neg_err(&name, &text));
         }
         let key = rooms.new_key();

@@ -18,23 +18,23 @@ use super::pages::landing::{Landing, landing};
 use super::reply::{Answer, Reply};
 use super::session::Rooms;
 use super::side::{self, Port, Sight};
+use super::sightings::{self, Sightings};
 use super::status::StatusBoard;
 use super::{client, nip11, pages, socket};
 use crate::config::{Config, StatusAt};
 use crate::door::listen::Presence;
 use crate::hands::rulebook::Rulebook;
 use crate::meter::Meter;
-use crate::reload::Reloader;
+use crate::reload::Settings;
 
 /// What answers requests.
 pub(crate) struct House {
     pub(crate) config: Config,
+    /// What can change while the server runs; `config` is what it was started with.
+    pub(crate) settings: Settings,
     pub(crate) nip11: Leaflet,
     /// The rules that hold.
     pub(crate) book: Arc<Rulebook>,
-    /// Reads the settings again.
-    #[allow(dead_code, reason = "for the command that asks for it")]
-    pub(crate) reloader: Arc<Reloader>,
     pub(crate) networks: NetworksDoor,
     pub(crate) rooms: Rooms,
     pub(crate) git: Arc<GitHouse>,
@@ -43,6 +43,8 @@ pub(crate) struct House {
     pub(crate) places: Arc<Semaphore>,
     /// How everything is.
     pub(crate) status: StatusBoard,
+    /// What was seen of the operator's check of the set-up.
+    pub(crate) sightings: Sightings,
 }
 
 /// Answers one request. `presence` keeps the server from going down while the connection lives.
@@ -88,6 +90,15 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
     if request.method() == Method::OPTIONS {
         return status(StatusCode::NO_CONTENT, "");
     }
+    let proxies = &house.config.trusted_proxies;
+    let who = || sightings::Client {
+        address: client::address(peer, request.headers(), proxies),
+        is_proxy: proxies.iter().any(|range| range.contains(peer)),
+    };
+    let is_check = house.sightings.note(&request, peer, who, house.rooms.clock.mono());
+    if is_check && sightings::brings_a_body(request.method()) {
+        return sightings::count(request).await;
+    }
     let below = request.uri().path().strip_prefix(house.config.base_path.as_str());
     if !matches!(below, Some("" | "/")) {
         return elsewhere(&house, peer, request).await;
@@ -109,11 +120,8 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
         return socket::upgrade(house, address, place, presence, request);
     }
     if accepts_nostr_json(request.headers()) {
-        return with_type(
-            StatusCode::OK,
-            "application/nostr+json",
-            house.nip11.text(&house.config, &house.book.rules().lists),
-        );
+        let text = house.nip11.text(&house.settings.borrow(), &house.book.rules().lists);
+        return with_type(StatusCode::OK, "application/nostr+json", text);
     }
     let mut answer = git::site::fresh(request.headers(), front(&house), |page| html(StatusCode::OK, page));
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));

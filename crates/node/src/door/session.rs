@@ -42,6 +42,7 @@ use crate::hands::offer::Offer;
 use crate::hands::readers::{Job, ReadersDoor, ScanJob};
 use crate::meter::Meter;
 use crate::meter::relay::{self, Sitting};
+use crate::reload::Settings;
 
 /// How long a client may take to make room for what it asked for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
@@ -68,8 +69,8 @@ pub(crate) struct Rooms {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) service: Service,
-    pub(crate) max_subscriptions: usize,
-    pub(crate) max_neg_sessions: usize,
+    /// The limits that hold now.
+    pub(crate) settings: Settings,
     pub(crate) keys: Arc<AtomicU64>,
     pub(crate) meter: Meter,
     /// How long a departing server waits for connections.
@@ -80,6 +81,14 @@ impl Rooms {
     /// A name for a subscription that no other ever had.
     pub(crate) fn new_key(&self) -> SubKey {
         SubKey(self.keys.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn max_subscriptions(&self) -> usize {
+        self.settings.borrow().max_subscriptions
+    }
+
+    pub(crate) fn max_neg_sessions(&self) -> usize {
+        self.settings.borrow().max_neg_sessions
     }
 
     pub(crate) fn last_seq(&self) -> u64 {

@@ -46,8 +46,8 @@ impl Subscriptions {
     pub(crate) fn req(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, name: String, filters: Vec<Filter>) {
         self.close(rooms, to, &name);
         let bytes: usize = filters.iter().map(Filter::bytes).sum();
-        if self.subs.len() >= rooms.max_subscriptions {
-            let most = rooms.max_subscriptions;
+        let most = rooms.max_subscriptions();
+        if self.subs.len() >= most {
             return out.text(&message::closed(&name, &format!("rate-limited: at most {most} subscriptions are kept")));
         }
         if self.is_too_much(bytes, out, &name) {
@@ -66,7 +66,7 @@ impl Subscriptions {
 
     /// COUNT: answered once and forgotten.
     pub(crate) fn count(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, name: String, filters: Vec<Filter>) {
-        if self.counts.len() >= rooms.max_subscriptions {
+        if self.counts.len() >= rooms.max_subscriptions() {
             return out.text(&message::closed(&name, "rate-limited: too many counts at once"));
         }
         let bytes: usize = filters.iter().map(Filter::bytes).sum();

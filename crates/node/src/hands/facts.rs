@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::hunt::io::Quarry;
 use grasp_core::nostr::event::EventId;
+use grasp_core::nostr::kinds;
 use grasp_core::registrar::Registrar;
 use grasp_core::registrar::io::{Found, Question, Told};
 use grasp_core::registrar::policy::Rules;
-use grasp_core::registrar::purgatory::{Waiting, What};
+use grasp_core::registrar::purgatory::{Search, Waiting, What};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site, State};
 use grasp_core::sync::io::{Followed, Seq};
@@ -17,7 +18,7 @@ use grasp_store::{Batch, StoreError};
 use tracing::warn;
 
 use super::directory::Directory;
-use super::notes::{Needed, SiteView, WaitingEvent};
+use super::notes::{Books, HeldEvent, Needed, SiteView, WaitingEvent};
 
 /// Bytes of states that are read for one decision: a few very large ones.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -25,6 +26,10 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Waiting events that a page shows, and bytes of them: the writer reads them between two batches.
 const MAX_SHOWN: usize = 200;
 const MAX_SHOWN_BYTES: usize = 2 * 1024 * 1024;
+
+/// Held events that the operator is told at a time. They are told in whole pages, whatever their size: a page ends when
+/// its events have so many bytes.
+const MAX_PAGE: usize = 200;
 
 /// States that are read for maintenance of one pool, and their bytes: a tenth of a second of the desk's time. A pool with
 /// more readers than this keeps what it has.
@@ -151,6 +156,67 @@ pub(crate) fn quarries(
         }
     });
     problem.map_or(Ok(quarries), Err)
+}
+
+/// Events that wait, by id, after this one: a page.
+pub(crate) fn held(
+    registrar: &Registrar,
+    txn: &Batch<'_>,
+    now: Now,
+    after: Option<EventId>,
+) -> Result<Vec<HeldEvent>, StoreError> {
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    for (id, waiting) in registrar.purgatory().iter().filter(|(id, _)| after.is_none_or(|after| *id > after)) {
+        if page.len() >= MAX_PAGE || bytes > MAX_SHOWN_BYTES {
+            break;
+        }
+        bytes += waiting.bytes;
+        let event = txn.event(id)?.map(|(event, _)| event);
+        let (kind, names, sites, needs) = match &waiting.what {
+            What::Announcement(repo) => {
+                (kinds::ANNOUNCEMENT, vec![&repo.identifier], vec![Site::Announced(repo.clone())], Vec::new())
+            }
+            What::State(name) => {
+                let state = event.as_deref().and_then(|event| State::read(event));
+                (kinds::STATE, vec![name], Vec::new(), state.map(|state| state.oids()).unwrap_or_default())
+            }
+            What::PullRequest(tip, sites) => {
+                let kind = event.as_ref().map_or(kinds::PULL_REQUEST, |event| event.kind);
+                (kind, sites.iter().map(Site::identifier).collect(), sites.clone(), vec![tip.clone()])
+            }
+        };
+        let mut names: Vec<String> = names.into_iter().map(|name| name.as_str().to_owned()).collect();
+        names.dedup();
+        page.push(HeldEvent {
+            id,
+            kind,
+            author: waiting.author,
+            names,
+            sites,
+            since: now.wall.0.saturating_sub(now.mono.since(waiting.since).as_secs()),
+            expires_at: now.wall.plus_secs(waiting.deadline.since(now.mono).as_secs()).0,
+            dormant: waiting.is_dormant(),
+            tried: matches!(waiting.search, Search::Tried(_) | Search::Dormant),
+            needs,
+        });
+    }
+    Ok(page)
+}
+
+/// What is written of a site.
+pub(crate) fn books(registrar: &Registrar, site: &Site) -> Books {
+    let Site::Announced(repo) = site else { return Books::default() };
+    let strict = registrar.rules().strict_maintainers;
+    let Some(family) = registrar.catalog().family(&repo.identifier) else { return Books::default() };
+    let states = family.states_for(repo.owner, strict);
+    let served = states.iter().find(|(_, place)| *place == Place::Served);
+    Books {
+        state: served.map(|(stamp, _)| (stamp.id, stamp.created_at.0)),
+        held_states: states.iter().filter(|(_, place)| *place == Place::Held).count(),
+        held: registrar.waiting_at(site).len(),
+        maintainers: family.maintainers(repo.owner, strict).len(),
+    }
 }
 
 /// What pages tell about a site.

@@ -18,6 +18,7 @@ use tracing::error;
 use super::mail::{Head, Letter, Postbox, SubKey};
 use super::readers::{Job, ReadersDoor, ScanJob};
 use crate::clock::Clock;
+use crate::reload::Settings;
 
 /// Events that go to listeners only and were not stored; beyond this many waiting they are dropped.
 const MAX_PASSING: usize = 1_024;
@@ -132,7 +133,8 @@ pub(crate) struct Live {
     store: Store,
     readers: ReadersDoor,
     clock: Clock,
-    filter_limit: usize,
+    /// Where it stands how many stored events one filter may bring.
+    settings: Settings,
     seen: u64,
     listeners: HashMap<SubKey, Listener>,
     index: HashMap<Field, HashSet<SubKey>>,
@@ -141,9 +143,9 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(store: Store, readers: ReadersDoor, clock: Clock, filter_limit: usize) -> Self {
+    pub(crate) fn new(store: Store, readers: ReadersDoor, clock: Clock, settings: Settings) -> Self {
         let seen = store.last_seq();
-        Self { store, readers, clock, filter_limit, seen, listeners: HashMap::new(), index: HashMap::new(), bytes: 0 }
+        Self { store, readers, clock, settings, seen, listeners: HashMap::new(), index: HashMap::new(), bytes: 0 }
     }
 
     /// The thread's life: until `stop` is dropped.
@@ -189,7 +191,8 @@ impl Live {
             to.send(Letter::NoRoom { sub: key });
             return;
         }
-        let scan = Scan::new(filters.clone(), self.filter_limit, self.seen);
+        let filter_limit = self.settings.borrow().filter_limit;
+        let scan = Scan::new(filters.clone(), filter_limit, self.seen);
         let matchers: Vec<Matcher> = filters.into_iter().map(Matcher::new).collect();
         for field in matchers.iter().flat_map(fields) {
             self.index.entry(field).or_default().insert(key);

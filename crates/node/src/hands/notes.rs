@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use grasp_core::hunt::io::{FetchId, HostRow};
-use grasp_core::nostr::{EventId, Signed};
+use grasp_core::nostr::{EventId, PublicKey, Signed};
 use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
 use grasp_core::registrar::order::{Order, Parcel};
 use grasp_core::registrar::policy::Rules;
@@ -46,6 +46,53 @@ pub(crate) enum Note {
     Hunt(HuntNote),
     /// The operator has other rules. Whoever changed them waits until they are on disk.
     Rules(Arc<Rules>, crossbeam_channel::Sender<RulesChanged>),
+    /// What the operator wants.
+    Operator(OperatorNote),
+}
+
+/// What the operator wants of the desk, through the admin socket. A page at a time: the desk answers between two batches.
+pub(crate) enum OperatorNote {
+    /// Which events wait, by id, after this one?
+    Held(Option<EventId>, oneshot::Sender<Vec<HeldEvent>>),
+    /// What is written of these sites?
+    Books(Vec<Site>, oneshot::Sender<Vec<Books>>),
+    /// A held event is to go. Whether it was there is the answer, after the commit.
+    Drop(EventId, oneshot::Sender<bool>),
+    /// Is everything on disk that was said before this?
+    Written(oneshot::Sender<()>),
+}
+
+/// A held event, for the operator.
+pub(crate) struct HeldEvent {
+    pub(crate) id: EventId,
+    pub(crate) kind: u16,
+    pub(crate) author: PublicKey,
+    /// The repositories' name, or names.
+    pub(crate) names: Vec<String>,
+    /// Where it may be served once its git data is here; nothing for a state, which speaks for more than one.
+    pub(crate) sites: Vec<Site>,
+    /// When it came and when it gives up, in unix seconds.
+    pub(crate) since: u64,
+    pub(crate) expires_at: u64,
+    /// Its time is over, and it is looked for now and then.
+    pub(crate) dormant: bool,
+    /// Everybody has been asked once.
+    pub(crate) tried: bool,
+    /// The objects that it needs.
+    pub(crate) needs: Vec<String>,
+}
+
+/// What is written of a site, for the operator.
+#[derive(Default)]
+pub(crate) struct Books {
+    /// The state that is served, and when it was made.
+    pub(crate) state: Option<(EventId, u64)>,
+    /// States that wait for git data and that speak for it, the newest first.
+    pub(crate) held_states: usize,
+    /// Everything that waits for git data at it.
+    pub(crate) held: usize,
+    /// Who may speak for it.
+    pub(crate) maintainers: usize,
 }
 
 /// What the hunt tells the desk.
@@ -194,6 +241,27 @@ impl DeskDoor {
         let (reply, answer) = oneshot::channel();
         self.line.post(Note::Arrived(Box::new(Arrived { arrival, packs, reply })));
         answer.await.unwrap_or_else(|_| Err(going_down()))
+    }
+
+    /// Events that wait, by id, after this one: a page. Nothing if the desk cannot say.
+    pub(crate) async fn held(&self, after: Option<EventId>) -> Option<Vec<HeldEvent>> {
+        self.operator(|reply| OperatorNote::Held(after, reply)).await
+    }
+
+    /// What is written of these sites, in their order. Nothing if the desk cannot say.
+    pub(crate) async fn books(&self, sites: Vec<Site>) -> Option<Vec<Books>> {
+        self.operator(|reply| OperatorNote::Books(sites, reply)).await
+    }
+
+    /// Lets a held event go; whether it was there. Nothing if it could not be written down.
+    pub(crate) async fn drop_held(&self, id: EventId) -> Option<bool> {
+        self.operator(|reply| OperatorNote::Drop(id, reply)).await
+    }
+
+    async fn operator<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> OperatorNote) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.line.post(Note::Operator(make(reply)));
+        answer.await.ok()
     }
 
     /// What is known of a site.

@@ -10,10 +10,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 use super::top::Top;
-use super::{Meter, counter, gauge, histogram};
+use super::{Ledger, Meter, counter, gauge, histogram};
 
 /// What a git client does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,33 +32,33 @@ impl Kind {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Ended {
     operation: &'static str,
     status: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Operations {
     operation: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Direction {
     direction: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Outcome {
     result: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Code {
     code: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Repo {
     repo: String,
 }
@@ -100,7 +99,7 @@ fn durations() -> Histogram {
 }
 
 impl GitMeter {
-    pub(super) fn new(to: &mut Registry, shown: usize) -> Self {
+    pub(super) fn new(to: &mut Ledger, shown: usize) -> Self {
         let bytes = counter(
             to,
             "ngit_git_bytes_total",

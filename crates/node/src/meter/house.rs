@@ -9,42 +9,41 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
-use super::{counter, gauge, histogram, words};
+use super::{Ledger, counter, gauge, histogram, words};
 use crate::hands::watchman::Round;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Queue {
     queue: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Budget {
     budget: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Volume {
     volume: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Place {
     place: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Outcome {
     result: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Fact {
     machine: &'static str,
     variant: String,
@@ -94,7 +93,7 @@ pub(crate) struct HouseMeter {
 }
 
 impl HouseMeter {
-    pub(super) fn new(to: &mut Registry) -> Self {
+    pub(super) fn new(to: &mut Ledger) -> Self {
         let meter = Self {
             queues: gauge(to, "ngit_queue_depth", "What waits, by queue", Family::default()),
             used: gauge(to, "ngit_budget_used", "What of a budget is in use", Family::default()),

@@ -10,17 +10,16 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 use super::labels::{OTHER, Own};
-use super::{counter, gauge};
+use super::{Ledger, counter, gauge};
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Domain {
     domain: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Ended {
     outcome: String,
 }
@@ -56,7 +55,7 @@ struct Hosts {
 }
 
 impl HuntMeter {
-    pub(super) fn new(to: &mut Registry) -> Self {
+    pub(super) fn new(to: &mut Ledger) -> Self {
         Self {
             queue: gauge(
                 to,

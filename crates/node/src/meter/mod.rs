@@ -2,7 +2,7 @@
 //!
 //! - [`relay`] and [`git`]: clients. [`sync`]: other relays. [`hunt`]: git servers. [`house`]: queues, budgets, disk,
 //!   machines. [`process`]: the process.
-//! - [`labels`]: whose name may be a label. [`words`]: labels of our own. [`top`]: the heaviest of many.
+//! - [`ledger`]: what is registered. [`labels`]: whose name may be a label. [`words`]: labels of our own. [`top`]: the heaviest of many.
 //! - [`log`]: what is also said in the log.
 //!
 //! A room's numbers are the fields of one struct, which registers them in its `new` and has a method for everything that
@@ -16,6 +16,7 @@ pub(crate) mod git;
 pub(crate) mod house;
 pub(crate) mod hunt;
 pub(crate) mod labels;
+mod ledger;
 pub(crate) mod log;
 pub(crate) mod process;
 pub(crate) mod relay;
@@ -23,16 +24,12 @@ pub(crate) mod sync;
 mod top;
 pub(crate) mod words;
 
-use std::fmt;
 use std::sync::Arc;
-
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::{MetricType, TypedMetric};
-use prometheus_client::registry::{Metric, Registry};
 
 use self::git::GitMeter;
 use self::house::HouseMeter;
 use self::hunt::HuntMeter;
+use self::ledger::{Ledger, counter, gauge, histogram};
 use self::process::ProcessMeter;
 use self::relay::RelayMeter;
 use self::sync::SyncMeter;
@@ -46,7 +43,7 @@ pub(crate) struct Meter(Arc<Rooms>);
 
 #[derive(Debug)]
 struct Rooms {
-    registry: Registry,
+    ledger: Ledger,
     relay: RelayMeter,
     git: GitMeter,
     sync: SyncMeter,
@@ -79,12 +76,12 @@ impl Meter {
 
     /// Everything at zero.
     pub(crate) fn with(scales: Scales) -> Self {
-        let mut registry = Registry::default();
-        let to = &mut registry;
+        let mut ledger = Ledger::default();
+        let to = &mut ledger;
         let (relay, git) = (RelayMeter::new(to, scales.abuse_threshold), GitMeter::new(to, scales.top_repos));
         let (sync, hunt) = (SyncMeter::new(to), HuntMeter::new(to));
         let (house, process) = (HouseMeter::new(to), ProcessMeter::new(to));
-        Self(Arc::new(Rooms { registry, relay, git, sync, hunt, house, process }))
+        Self(Arc::new(Rooms { ledger, relay, git, sync, hunt, house, process }))
     }
 
     /// What is measured about clients of the relay.
@@ -119,60 +116,11 @@ impl Meter {
 
     /// Everything as it is now, as [`CONTENT_TYPE`].
     pub(crate) fn encode(&self) -> String {
-        let mut text = String::new();
-        // Only a writer can fail, and a string takes everything.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.0.registry);
-        text
-    }
-}
-
-/// Registers a counter under the name that it has in the answer: its `_total` is written by the encoder.
-fn counter<M: EncodeMetric + TypedMetric + Metric + Clone>(
-    registry: &mut Registry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name.strip_suffix("_total").unwrap_or(name), help, Declared(metric.clone()));
-    metric
-}
-
-/// Registers a gauge.
-fn gauge<M: EncodeMetric + TypedMetric + Metric + Clone>(
-    registry: &mut Registry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name, help, Declared(metric.clone()));
-    metric
-}
-
-/// Registers a histogram.
-fn histogram<M: EncodeMetric + TypedMetric + Metric + Clone>(
-    registry: &mut Registry,
-    name: &'static str,
-    help: &'static str,
-    metric: M,
-) -> M {
-    registry.register(name, help, Declared(metric.clone()));
-    metric
-}
-
-/// A metric whose name and meaning are told also while it has no series.
-#[derive(Debug)]
-struct Declared<M>(M);
-
-impl<M: EncodeMetric> EncodeMetric for Declared<M> {
-    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.0.encode(encoder)
+        self.0.ledger.encode()
     }
 
-    fn metric_type(&self) -> MetricType {
-        self.0.metric_type()
-    }
-
-    fn is_empty(&self) -> bool {
-        false
+    /// Everything that is measured, in Markdown.
+    pub(crate) fn reference(&self) -> String {
+        self.0.ledger.reference()
     }
 }

@@ -8,9 +8,8 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use super::{counter, gauge};
+use super::{Ledger, counter, gauge};
 
 /// Seconds with a fraction that only grow.
 type Seconds = Counter<f64, AtomicU64>;
@@ -21,14 +20,14 @@ const TICKS: f64 = 100.0;
 /// Bytes of a page of memory, as the kernel counts them.
 const PAGE: u64 = 4_096;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Build {
     version: &'static str,
     commit: &'static str,
 }
 
 /// No labels: such a family has one series or none.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Plain {}
 
 /// What is measured about the process.
@@ -47,7 +46,7 @@ pub(crate) struct ProcessMeter {
 }
 
 impl ProcessMeter {
-    pub(super) fn new(to: &mut Registry) -> Self {
+    pub(super) fn new(to: &mut Ledger) -> Self {
         let build = gauge(to, "ngit_build_info", "What runs; always 1", Family::<Build, Gauge>::default());
         let commit = option_env!("NGIT_BUILD_REVISION").unwrap_or("unknown");
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION"), commit }).set(1);

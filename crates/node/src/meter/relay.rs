@@ -11,10 +11,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 use super::words::{self, NO_KIND};
-use super::{Meter, counter, gauge, histogram};
+use super::{Ledger, Meter, counter, gauge, histogram};
 
 /// What clients say.
 pub(crate) const HEARD: [&str; 9] =
@@ -30,28 +29,28 @@ pub(crate) type Said = [u64; SAID.len()];
 /// The place of an event in [`SAID`].
 pub(crate) const SAID_EVENT: usize = 0;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Type {
     r#type: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Direction {
     direction: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Rejection {
     kind: &'static str,
     reason: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Answered {
     route: &'static str,
     class: &'static str,
@@ -90,7 +89,7 @@ struct Addresses {
 }
 
 impl RelayMeter {
-    pub(super) fn new(to: &mut Registry, threshold: usize) -> Self {
+    pub(super) fn new(to: &mut Ledger, threshold: usize) -> Self {
         let heard = counter(
             to,
             "ngit_websocket_messages_received_total",

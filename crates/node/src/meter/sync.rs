@@ -21,43 +21,42 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
 use self::link::Sample;
 use super::labels::{OTHER, Own};
-use super::{counter, gauge};
+use super::{Ledger, counter, gauge};
 
 /// A ratio from 0 to 1.
 type Ratio = Gauge<f64, AtomicU64>;
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Relay {
     relay: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Attempt {
     relay: String,
     result: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Subscription {
     relay: String,
     kind: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Source {
     source: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Verdict {
     verdict: &'static str,
 }
@@ -105,7 +104,7 @@ struct Relays {
 
 impl SyncMeter {
     /// Everything at zero, and known to the registry.
-    pub(super) fn new(to: &mut Registry) -> Self {
+    pub(super) fn new(to: &mut Ledger) -> Self {
         let meter = Self {
             connected: gauge(
                 to,

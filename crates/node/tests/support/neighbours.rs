@@ -281,5 +281,7 @@ fn spawn(folder: &Arc<TempDir>, settings: &[(String, String)]) -> Server {
     let mut command = super::command(folder.path(), &settings);
     let log = File::options().create(true).append(true).open(folder.path().join("log")).expect("a file");
     command.stderr(log);
-    Server::spawn(command)
+    let mut server = Server::spawn(command);
+    server.folder = Some(folder.clone());
+    server
 }

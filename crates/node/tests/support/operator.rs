@@ -1,9 +1,12 @@
 //! The operator of a server: commands against it.
 
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::{Server, command};
 
@@ -46,6 +49,20 @@ impl Said {
 }
 
 impl Server {
+    /// A server whose log is a file of its folder, and whose log level may stand in a file, too.
+    pub fn start_with_log(folder: &Arc<TempDir>, settings: &[(&str, &str)]) -> Self {
+        let mut command = command(folder.path(), &[&[("LOG_LEVEL", "")], settings].concat());
+        command.stderr(File::create(folder.path().join("log")).expect("a file"));
+        let mut server = Self::spawn(command);
+        server.folder = Some(folder.clone());
+        server
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder().path().join("log")).expect("it was created")
+    }
+
     /// A command in the folder of this server.
     pub fn operator(&self, arguments: &[&str]) -> Command {
         let mut command = command(self.folder().path(), &[]);

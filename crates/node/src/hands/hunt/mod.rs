@@ -17,6 +17,7 @@ use grasp_core::hunt::{Hunter, Manners, View};
 use grasp_core::machine::Machine;
 use grasp_core::outbound::Reach;
 use grasp_core::registrar::io::Haul;
+use grasp_core::repo::Site;
 use grasp_store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
@@ -47,6 +48,32 @@ pub(crate) struct Means {
     pub(crate) meter: Meter,
     /// Where people see how the search goes.
     pub(crate) pictures: watch::Sender<Arc<View>>,
+    /// What the operator does not want to wait for.
+    pub(crate) hurry: mpsc::Receiver<Hurry>,
+}
+
+/// Sites for which everything that is missing is to be looked for at once, and who is told when that has begun.
+pub(crate) type Hurry = (Vec<Site>, oneshot::Sender<()>);
+
+/// Orders that may wait: an operator has few.
+const ORDERS: usize = 4;
+
+/// Where the operator reaches the room.
+#[derive(Clone)]
+pub(crate) struct HuntDoor(mpsc::Sender<Hurry>);
+
+impl HuntDoor {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Hurry>) {
+        let (sender, orders) = mpsc::channel(ORDERS);
+        (Self(sender), orders)
+    }
+
+    /// Has everything that is missing at these sites looked for at once; nothing if the room is too busy or gone.
+    pub(crate) async fn hurry(&self, sites: Vec<Site>) -> Option<()> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send((sites, reply)).ok()?;
+        answer.await.ok()
+    }
 }
 
 /// What comes back from what the room has begun.
@@ -102,6 +129,13 @@ impl HuntRoom {
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
                 () = self.means.post.posted() => self.hear_desk(),
+                Some((sites, reply)) = self.means.hurry.recv() => {
+                    for site in sites {
+                        self.tell(Input::Hurry(site));
+                    }
+                    self.view_at = Instant::now();
+                    let _ = reply.send(());
+                }
                 () = tokio::time::sleep_until(alarm) => self.wake(),
                 _ = stop.changed() => break,
             }

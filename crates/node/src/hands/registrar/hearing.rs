@@ -12,7 +12,7 @@ use grasp_store::{Batch, StoreError};
 use super::settled::Settled;
 use super::{Arrived, Desk, State, Sweep};
 use crate::hands::facts;
-use crate::hands::notes::{self, HuntNote, Note};
+use crate::hands::notes::{self, Books, HuntNote, Note, OperatorNote};
 use crate::hands::offer::Checked;
 use crate::hands::rulebook::RulesChanged;
 use crate::meter;
@@ -100,10 +100,16 @@ impl Desk {
                     }
                     continue;
                 }
+                Note::Operator(note) => match hearing.operator(note)? {
+                    Some(input) => input,
+                    None => continue,
+                },
                 Note::Rules(rules, reply) => {
                     state.sweep = Sweep::of(&rules.lists);
+                    // What is here now; what waits goes at once.
+                    let repositories = hearing.registrar.catalog().repositories();
+                    let banned = repositories.filter(|(repo, _)| rules.lists.bans(repo)).count();
                     hearing.tell(Input::Rules(rules))?;
-                    let banned = hearing.registrar.banned();
                     hearing.settled.ruled.push((reply, RulesChanged { banned }));
                     continue;
                 }
@@ -157,6 +163,33 @@ struct Hearing<'h, 's> {
 }
 
 impl Hearing<'_, '_> {
+    /// Answers the operator after the commit; what the registrar must hear is given back.
+    fn operator(&mut self, note: OperatorNote) -> Result<Option<Input>, StoreError> {
+        match note {
+            OperatorNote::Held(after, reply) => {
+                let held = facts::held(self.registrar, self.txn, self.now, after)?;
+                self.settled.told.push(Box::new(move || drop(reply.send(held))));
+            }
+            OperatorNote::Books(sites, reply) => {
+                let books: Vec<Books> = sites.iter().map(|site| facts::books(self.registrar, site)).collect();
+                self.settled.told.push(Box::new(move || drop(reply.send(books))));
+            }
+            OperatorNote::Written(reply) => {
+                self.settled.told.push(Box::new(move || {
+                    let _ = reply.send(());
+                }));
+            }
+            OperatorNote::Drop(id, reply) => {
+                let is_there = self.registrar.purgatory().get(id).is_some();
+                self.settled.told.push(Box::new(move || {
+                    let _ = reply.send(is_there);
+                }));
+                return Ok(is_there.then_some(Input::Dropped(id)));
+            }
+        }
+        Ok(None)
+    }
+
     fn tell(&mut self, input: Input) -> Result<(), StoreError> {
         self.desk.meter.house().input(meter::house::Machine::Registrar, &input);
         self.registrar.handle(self.now, input);

@@ -42,6 +42,8 @@ pub(super) struct Settled {
     pub(super) unpinned: Vec<Site>,
     pub(super) views: Vec<(oneshot::Sender<SiteView>, SiteView)>,
     pub(super) needed: Vec<(crossbeam_channel::Sender<Option<Needed>>, Option<Needed>)>,
+    /// What the operator is told.
+    pub(super) told: Vec<Box<dyn FnOnce()>>,
     /// Who waits for other rules.
     pub(super) ruled: Vec<(crossbeam_channel::Sender<RulesChanged>, RulesChanged)>,
     /// Names of which sync must be told, until what it must be told has been found out.
@@ -73,6 +75,7 @@ impl Settled {
             unpinned: Vec::new(),
             views: Vec::new(),
             needed: Vec::new(),
+            told: Vec::new(),
             ruled: Vec::new(),
             interest: BTreeSet::new(),
             followed: BTreeMap::new(),
@@ -127,6 +130,9 @@ impl Desk {
         }
         for (reply, view) in settled.views {
             let _ = reply.send(view);
+        }
+        for tell in settled.told {
+            tell();
         }
         crash::point("desk.answered");
         for order in settled.orders {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use grasp_core::nostr::{EventId, PublicKey, kinds};
 use grasp_core::repo::{Identifier, RepoId};
-use grasp_core::sync::io::{Followed, Heard, Note, Session};
+use grasp_core::sync::io::{Followed, Heard, Note, Order, Reconnect, Session, Via};
 use grasp_core::sync::url::RelayUrl;
-use grasp_core::sync::{RepoLink, View};
+use grasp_core::sync::{LinkView, RepoLink, View};
 use grasp_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,6 +26,9 @@ const QUESTIONS: usize = 16;
 
 /// How long somebody waits for an answer.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// How long the operator waits for an order to be written down.
+const ORDER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Sync at one moment, for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -63,13 +66,49 @@ pub(crate) struct Standing {
     pub(crate) why: Option<Why>,
 }
 
-/// A question about a repository.
-pub(crate) struct Question {
-    pub(super) repo: RepoId,
-    pub(super) reply: oneshot::Sender<Vec<Standing>>,
+/// A question to the room, or an order.
+pub(crate) enum Question {
+    /// How do relays stand to these repositories?
+    Repositories(Vec<RepoId>, oneshot::Sender<Vec<Vec<Standing>>>),
+    /// How does this relay go?
+    Relay(RelayUrl, oneshot::Sender<Option<Look>>),
+    /// The operator wants something of a relay. The answer says what is known of it, from before the order.
+    Order(Order, oneshot::Sender<Known>),
 }
 
-/// Where pages ask about repositories.
+/// How well a relay is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// It is followed.
+    Followed(Box<Look>),
+    /// Nothing names it any more, but it is not forgotten.
+    Remembered,
+    /// Nothing is known of it, so that nothing was done.
+    Not,
+}
+
+/// A relay at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Look {
+    pub(crate) link: LinkView,
+    pub(crate) course: Course,
+    pub(crate) why: Option<Why>,
+}
+
+/// What has happened with a relay since the start, in counts, so that somebody who waits for something notices it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Course {
+    /// How often everything has been asked for, from beginning to end.
+    pub(crate) passes: u64,
+    /// Events that the last of these brought, and whether all of it succeeded.
+    pub(crate) last: (u64, bool),
+    /// Connections that did not come about, were lost, or are not wanted there.
+    pub(crate) troubles: u64,
+    /// The connection began by asking for everything.
+    pub(crate) full: bool,
+}
+
+/// Where others ask the room.
 #[derive(Clone, Debug)]
 pub(crate) struct SyncDoor(mpsc::Sender<Question>);
 
@@ -81,8 +120,29 @@ impl SyncDoor {
 
     /// How the relays of a repository stand; nothing if sync is too busy to say.
     pub(crate) async fn ask(&self, repo: RepoId) -> Option<Vec<Standing>> {
+        self.ask_all(vec![repo]).await?.pop()
+    }
+
+    /// The same for several repositories, in their order.
+    pub(crate) async fn ask_all(&self, repos: Vec<RepoId>) -> Option<Vec<Vec<Standing>>> {
+        self.question(|reply| Question::Repositories(repos, reply)).await
+    }
+
+    /// How a relay goes; nothing inside if it is not followed.
+    pub(crate) async fn look(&self, relay: RelayUrl) -> Option<Option<Look>> {
+        self.question(|reply| Question::Relay(relay, reply)).await
+    }
+
+    /// Gives an order, if its relay is known. When it is answered, what it changes is on disk; nothing if that fails.
+    pub(crate) async fn order(&self, order: Order) -> Option<Known> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Question { repo, reply }).ok()?;
+        self.0.try_send(Question::Order(order, reply)).ok()?;
+        tokio::time::timeout(ORDER_PATIENCE, answer).await.ok()?.ok()
+    }
+
+    async fn question<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(make(reply)).ok()?;
         tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
     }
 }
@@ -92,6 +152,7 @@ impl SyncDoor {
 pub(super) struct Board {
     urls: HashMap<Session, RelayUrl>,
     why: BTreeMap<RelayUrl, Why>,
+    courses: BTreeMap<RelayUrl, Course>,
     /// Whose states count, by name.
     keepers: BTreeMap<Identifier, BTreeSet<PublicKey>>,
     seen: BTreeMap<(Identifier, PublicKey), BTreeMap<RelayUrl, Seen>>,
@@ -154,8 +215,38 @@ impl Board {
         }
     }
 
+    /// Counts what happens to a relay.
+    fn count_note(&mut self, note: &Note) {
+        match note {
+            Note::Connected(relay, how) => {
+                self.courses.entry(relay.clone()).or_default().full = *how != Reconnect::Quick;
+            }
+            Note::Failed { relay, .. } | Note::Lost(relay, _) | Note::Parked(relay, _) => {
+                self.courses.entry(relay.clone()).or_default().troubles += 1;
+            }
+            Note::CaughtUp { relay, via, events, whole } => {
+                let course = self.courses.entry(relay.clone()).or_default();
+                if course.full || *via == Via::Daily {
+                    course.passes += 1;
+                    course.last = (*events, *whole);
+                }
+                // Only what a connection begins with.
+                course.full = false;
+            }
+            _ => {}
+        }
+    }
+
+    /// A relay at this moment.
+    pub(super) fn look(&self, link: LinkView) -> Look {
+        let course = self.courses.get(&link.url).copied().unwrap_or_default();
+        let why = self.why.get(&link.url).cloned();
+        Look { link, course, why }
+    }
+
     /// Something that people may want to know.
     pub(super) fn note(&mut self, note: &Note, now: Timestamp) {
+        self.count_note(note);
         let (relay, text) = match note {
             Note::Failed { relay, loss, .. } => (relay, format!("no connection: {}", spoken(loss))),
             Note::Lost(relay, loss) => (relay, format!("connection lost: {}", spoken(loss))),
@@ -182,6 +273,7 @@ impl Board {
     pub(super) fn picture(&mut self, view: View) -> Picture {
         let links: BTreeSet<&RelayUrl> = view.links.iter().map(|link| &link.url).collect();
         self.why.retain(|relay, _| links.contains(relay));
+        self.courses.retain(|relay, _| links.contains(relay));
         let why = self.why.clone();
         Picture { view, why }
     }

@@ -17,17 +17,17 @@ use grasp_core::machine::Machine;
 use grasp_core::nostr::EventId;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::sync::health::BackoffConfig;
-use grasp_core::sync::io::{Input, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
+use grasp_core::sync::io::{Input, Order, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
 use grasp_core::sync::refused::RefusedConfig;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_store::Store;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
-use self::board::{Board, Picture, Question};
+use self::board::{Board, Known as KnownRelay, Picture, Question};
 use super::line::Line;
-use super::notes::Note;
+use super::notes::{Note, OperatorNote};
 use super::offer::Offer;
 use super::relay_socket::{FromSocket, Known, Permit, RelaySocket, SocketHandle, Sockets};
 use super::rulebook::Basis;
@@ -59,7 +59,7 @@ pub(crate) struct Means {
     pub(crate) meter: Meter,
     /// Where people see how relays are.
     pub(crate) pictures: watch::Sender<Arc<Picture>>,
-    /// What pages ask.
+    /// What pages and the operator ask.
     pub(crate) questions: mpsc::Receiver<Question>,
 }
 
@@ -196,10 +196,44 @@ impl SyncRoom {
         }
     }
 
-    fn answer(&self, question: Question) {
-        let Question { repo, reply } = question;
-        // Whoever asked may have gone.
-        let _ = reply.send(self.board.standings(&repo, self.machine.replication(&repo)));
+    /// Answers a question. Whoever asked may have gone.
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::Repositories(repos, reply) => {
+                let standings = repos.iter().map(|repo| self.board.standings(repo, self.machine.replication(repo)));
+                let _ = reply.send(standings.collect());
+            }
+            Question::Relay(url, reply) => {
+                let _ = reply.send(self.machine.link(&url).map(|link| self.board.look(link)));
+            }
+            Question::Order(order, reply) => {
+                let known = self.known(&order);
+                if known == KnownRelay::Not {
+                    let _ = reply.send(known);
+                    return;
+                }
+                self.tell(Input::Order(order), None);
+                self.write_rows();
+                self.view_at = Instant::now();
+                let (written, on_disk) = oneshot::channel();
+                self.means.line.post(Note::Operator(OperatorNote::Written(written)));
+                tokio::spawn(async move {
+                    if on_disk.await.is_ok() {
+                        let _ = reply.send(known);
+                    }
+                });
+            }
+        }
+    }
+
+    fn known(&self, order: &Order) -> KnownRelay {
+        let (Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url)) =
+            order;
+        match self.machine.link(url) {
+            Some(link) => KnownRelay::Followed(Box::new(self.board.look(link))),
+            None if self.machine.is_remembered(url) => KnownRelay::Remembered,
+            None => KnownRelay::Not,
+        }
     }
 
     fn hear(&mut self, heard: FromSocket) {

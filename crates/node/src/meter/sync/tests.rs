@@ -33,6 +33,7 @@ fn link(nth: usize, repositories: usize) -> LinkView {
         heard_at: None,
         full_in_secs: 0,
         daily: false,
+        under_way: None,
         learned: Learned::default(),
         totals: Totals::default(),
         paused: false,

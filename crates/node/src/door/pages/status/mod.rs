@@ -86,6 +86,7 @@ mod tests {
             heard_at: Some(Timestamp(950)),
             full_in_secs: 60,
             daily: false,
+            under_way: None,
             learned: Default::default(),
             totals: Default::default(),
             paused: false,

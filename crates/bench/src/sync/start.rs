@@ -1,0 +1,173 @@
+//! How long a server with many repositories takes from its start until it says that it is ready.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::SyncArgs;
+use super::server::{Follows, Plan, Server};
+use super::sheet::{Row, remark};
+use super::world::{SOURCE, World};
+use crate::machine;
+use crate::meter::rounded;
+use crate::report;
+
+/// The file that says that a folder has everything.
+const COMPLETE: &str = "complete";
+
+/// Between two questions whether it is ready.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How to start it.
+#[derive(Debug, Clone, Args)]
+pub struct StartArgs {
+    /// The program
+    #[arg(long, value_name = "FILE")]
+    pub graspd: PathBuf,
+    /// Where signed events and the server's data are kept and used again
+    #[arg(long, value_name = "DIR")]
+    pub corpus: PathBuf,
+    /// Repositories, each with git data
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub repositories: u64,
+    /// Issues of each, with one comment each
+    #[arg(long, default_value_t = 2)]
+    pub roots: u64,
+    /// Starts of each kind
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub times: u64,
+}
+
+/// What one start took.
+#[derive(Debug, Clone, Serialize)]
+struct Figures {
+    repositories: u64,
+    events: u64,
+    /// Whether files had to be read from the disk first.
+    cold: bool,
+    /// From the start of the process until `/readyz` said yes.
+    ready_ms: f64,
+    /// Until it said where it listens.
+    welcome_ms: f64,
+    /// What the process has computed by then.
+    cpu_ms: f64,
+    /// Anonymous memory by then.
+    rss_anon_mb: f64,
+    /// Cores that something else kept busy.
+    foreign_cores: f64,
+}
+
+/// Makes the folder if it is not there, and starts the server again and again.
+pub(super) async fn run(args: &StartArgs) -> Result<Vec<Row>> {
+    let world = World::prepare(&SyncArgs {
+        graspd: args.graspd.clone(),
+        corpus: args.corpus.clone(),
+        repositories: args.repositories,
+        roots: args.roots,
+        seed: 1,
+        live: 0,
+        relays: 1,
+    })?;
+    let plan = full(&world).await?;
+    let mut rows = vec![Row::open("repositories", args.repositories as f64)];
+    for cold in [true, false] {
+        let mut times = Vec::new();
+        for _ in 0..args.times {
+            if cold && !forget_files() {
+                remark("the system's cache of files cannot be emptied here: no cold starts");
+                break;
+            }
+            let figures = start(&world, &plan, cold).await?;
+            report::print("start", "graspd", &figures)?;
+            times.push(figures);
+        }
+        if times.is_empty() {
+            continue;
+        }
+        let name = if cold { "cold" } else { "warm" };
+        let median = |of: fn(&Figures) -> f64| {
+            let mut values: Vec<f64> = times.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        rows.push(Row::at_most(format!("{name}: ms until ready"), median(|figures| figures.ready_ms), 1_000.0));
+        rows.push(Row::open(format!("{name}: CPU ms until ready"), median(|figures| figures.cpu_ms)));
+        rows.push(Row::open(format!("{name}: MB of anonymous memory"), median(|figures| figures.rss_anon_mb)));
+        rows.push(Row::open(format!("{name}: cores of others"), median(|figures| figures.foreign_cores)));
+    }
+    Ok(rows)
+}
+
+/// A server that has everything; it was filled by a run before this one, or is now.
+async fn full(world: &World) -> Result<Plan> {
+    let extent = world.corpus.extent;
+    let name = format!("start-{}x{}", extent.repositories, extent.roots);
+    let folder = world.shelf(&name);
+    if folder.join(COMPLETE).exists() {
+        let (binary, domain) = (world.binary.clone(), SOURCE.to_owned());
+        return Ok(Plan { binary, folder, domain, follows: Follows::Nobody, settings: Vec::new() });
+    }
+    let plan = world.newborn(&name, SOURCE)?;
+    let server = plan.start()?;
+    world.fill(&server, World::both).await?;
+    server.stop().await?;
+    fs::write(folder.join(COMPLETE), "")?;
+    Ok(plan)
+}
+
+/// Lets the system forget what it has of files in memory, if it lets us.
+fn forget_files() -> bool {
+    let written = Command::new("sync").status().is_ok_and(|status| status.success());
+    written && fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
+}
+
+async fn start(world: &World, plan: &Plan, cold: bool) -> Result<Figures> {
+    let (busy, began) = (machine::busy_time()?, Instant::now());
+    let server = plan.start()?;
+    let welcome = began.elapsed();
+    until_ready(&server).await?;
+    let ready = began.elapsed();
+    let (process, busy) = (server.process(), machine::busy_time()?.saturating_sub(busy));
+    let cpu = process.cpu_time()?;
+    let memory = process.memory()?;
+    server.stop().await?;
+    let ms = |time: Duration| rounded(time.as_secs_f64() * 1e3);
+    Ok(Figures {
+        repositories: world.corpus.extent.repositories,
+        events: world.corpus.extent.events(),
+        cold,
+        ready_ms: ms(ready),
+        welcome_ms: ms(welcome),
+        cpu_ms: ms(cpu),
+        rss_anon_mb: rounded(memory.rss_anon_kb as f64 / 1e3),
+        foreign_cores: rounded(busy.saturating_sub(cpu).as_secs_f64() / ready.as_secs_f64()),
+    })
+}
+
+async fn until_ready(server: &Server) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let mut stream = TcpStream::connect(server.address).await.context("it does not listen")?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        if answer.starts_with("HTTP/1.1 200 ") {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            bail!("it is not ready after {} s: {answer}", PATIENCE.as_secs());
+        }
+        sleep(GLANCE).await;
+    }
+}
