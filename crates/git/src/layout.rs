@@ -7,16 +7,19 @@
 //! | `incoming/<n>` | packs that are being received; emptied at every start |
 //! | `staged/<n>` | uploads that nobody has signed yet; each has a row in the store |
 //! | `trash/<n>` | what is being removed; emptied at every start |
+//! | `snapshot/<n>` | links to everything at one moment, for whoever copies it; emptied at every start |
 //! | `children.lock` | locked by the server, and so by every git process that it starts |
 //! | `empty.git` | a repository without anything, for learning what git can do |
 //!
 //! A pool is a flat object directory: it has packs and no alternates. A repository's `objects` has no packs and names the
 //! pools that it may read, its own first.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::registrar::order::Parcel;
@@ -38,15 +41,17 @@ pub struct Layout {
     prunings: AtomicU64,
     /// Who changes the pools of a name.
     pub(crate) turns: Turns,
+    /// Whoever takes git data away shares it; whoever links everything has it alone. It is taken before a turn. It guards
+    /// nothing in memory.
+    removals: RwLock<()>,
 }
 
 impl Layout {
     /// Opens a git folder, making what is missing. What was being received or removed when the server ended is removed.
     pub fn open(root: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
-        let root = root.canonicalize()?;
-        let layout = Self { root, next: AtomicU64::new(1), prunings: AtomicU64::new(0), turns: Turns::default() };
-        for name in ["incoming", "trash"] {
+        let layout = Self::at(root.canonicalize()?);
+        for name in ["incoming", "trash", "snapshot"] {
             layout.empty(name)?;
         }
         for name in ["repos", "prs", "staged"] {
@@ -55,6 +60,21 @@ impl Layout {
         make_bare(&layout.template())?;
         sync_folder(&layout.root)?;
         Ok(layout)
+    }
+
+    fn at(root: PathBuf) -> Self {
+        Self {
+            root,
+            next: AtomicU64::new(1),
+            prunings: AtomicU64::new(0),
+            turns: Turns::default(),
+            removals: RwLock::default(),
+        }
+    }
+
+    /// A git folder whose server does not run, to be looked at: nothing is made and nothing goes.
+    pub fn look(root: &Path) -> io::Result<Self> {
+        Ok(Self::at(root.canonicalize()?))
     }
 
     /// The git folder itself.
@@ -66,12 +86,7 @@ impl Layout {
     /// The folder of a site, whether or not it exists.
     #[must_use]
     pub fn site(&self, site: &Site) -> PathBuf {
-        let room = match site {
-            Site::Announced(_) => "repos",
-            Site::Submitted(_) => "prs",
-        };
-        let repo = site.repo();
-        self.root.join(room).join(repo.owner.npub()).join(format!("{}.git", file_name(&repo.identifier)))
+        self.root.join(path_of(site))
     }
 
     /// The pool of a site: an object directory.
@@ -173,6 +188,37 @@ impl Layout {
         Ok(sites)
     }
 
+    /// The sites that have a folder, but for those whose name became a hash, which `names` may know by their file name.
+    pub fn sites(&self, names: &BTreeMap<String, Identifier>) -> io::Result<Vec<Site>> {
+        let mut sites = Vec::new();
+        for (room, site) in [("repos", Site::Announced as fn(RepoId) -> Site), ("prs", Site::Submitted)] {
+            for owner in fs::read_dir(self.root.join(room))? {
+                let owner = owner?;
+                let Some(key) = owner.file_name().to_str().and_then(PublicKey::from_npub) else { continue };
+                for repository in fs::read_dir(owner.path())? {
+                    let name = repository?.file_name();
+                    let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".git")) else { continue };
+                    let decoded = RepoId::from_segments(&key.npub(), &format!("{stem}.git"));
+                    let identifier = names.get(stem).cloned().or(decoded.map(|repo| repo.identifier));
+                    let repo = identifier.map(|identifier| RepoId { owner: key, identifier });
+                    sites.extend(repo.map(site).filter(|site| self.site(site).ends_with(&name)));
+                }
+            }
+        }
+        Ok(sites)
+    }
+
+    /// Whoever takes git data away has this while it does, and has it before a turn: not while somebody has
+    /// [`stillness`](Self::stillness).
+    pub fn removal(&self) -> RwLockReadGuard<'_, ()> {
+        self.removals.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While somebody has this no git data is taken away. Git data comes all the same.
+    pub(crate) fn stillness(&self) -> RwLockWriteGuard<'_, ()> {
+        self.removals.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves a folder out of sight; [`sweep`](Self::sweep) removes it. What is not there is no problem.
     pub fn discard(&self, folder: &Path) -> io::Result<()> {
         match fs::rename(folder, self.root.join("trash").join(self.number().to_string())) {
@@ -218,6 +264,17 @@ impl Layout {
     }
 }
 
+/// The folder of a site below a git folder.
+#[must_use]
+pub fn path_of(site: &Site) -> PathBuf {
+    let room = match site {
+        Site::Announced(_) => "repos",
+        Site::Submitted(_) => "prs",
+    };
+    let repo = site.repo();
+    Path::new(room).join(repo.owner.npub()).join(format!("{}.git", file_name(&repo.identifier)))
+}
+
 /// Makes a bare repository without packs of its own, durably. One that is there already stays as it is.
 pub(crate) fn make_bare(folder: &Path) -> io::Result<()> {
     if folder.join("HEAD").exists() {
@@ -255,7 +312,8 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A file name for an identifier: no two share one, also where upper and lower case are the same to the file system.
-fn file_name(identifier: &Identifier) -> String {
+#[must_use]
+pub fn file_name(identifier: &Identifier) -> String {
     let mut name = String::new();
     for byte in identifier.as_str().bytes() {
         if byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte) {

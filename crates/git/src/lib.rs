@@ -10,6 +10,7 @@
 //! - [`objects`]: which objects are in which pools.
 //! - [`keeper`]: carries out what the registrar orders.
 //! - [`maintain`]: keeps pools in good order.
+//! - [`vault`]: everything at one moment, and whether a copy of it is whole.
 //!
 //! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
 
@@ -25,3 +26,4 @@ pub mod receive;
 pub mod refs;
 pub mod serve;
 mod turns;
+pub mod vault;

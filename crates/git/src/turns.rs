@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use grasp_core::repo::Identifier;
 
+use crate::layout::file_name;
+
 /// The names that somebody has a turn at.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// The lock guards the set for an instant.
-    taken: Mutex<BTreeSet<Identifier>>,
+    /// By what the folders of a name are called. The lock guards the set for an instant.
+    taken: Mutex<BTreeSet<String>>,
     freed: Condvar,
 }
 
@@ -21,31 +23,37 @@ pub(crate) struct Turns {
 #[derive(Debug)]
 pub(crate) struct Turn<'t> {
     turns: &'t Turns,
-    name: Identifier,
+    name: String,
 }
 
 impl Turns {
     /// Waits for a turn.
     pub(crate) fn wait(&self, name: &Identifier) -> Turn<'_> {
+        self.wait_at(&file_name(name))
+    }
+
+    /// The same for whoever knows only what the folders are called.
+    pub(crate) fn wait_at(&self, name: &str) -> Turn<'_> {
         let mut taken = self.lock();
-        while !taken.insert(name.clone()) {
+        while !taken.insert(name.to_owned()) {
             taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn { turns: self, name: name.clone() }
+        Turn { turns: self, name: name.to_owned() }
     }
 
     /// Waits for a turn, but not for ever.
     pub(crate) fn wait_within(&self, name: &Identifier, patience: Duration) -> Option<Turn<'_>> {
         let until = Instant::now() + patience;
+        let name = file_name(name);
         let mut taken = self.lock();
         while !taken.insert(name.clone()) {
             let left = until.checked_duration_since(Instant::now())?;
             taken = self.freed.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Some(Turn { turns: self, name: name.clone() })
+        Some(Turn { turns: self, name })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Identifier>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

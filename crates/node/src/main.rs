@@ -5,6 +5,7 @@
 //! - [`inherited`]: sockets that were handed over. [`notify`]: words to whoever supervises the process.
 //! - [`door`]: what listens. [`hands`]: what acts. [`meter`]: what is measured. [`outbound`]: the way out.
 //! - [`reload`]: settings that change while it runs.
+//! - [`vault`]: backups, and what comes from elsewhere.
 
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
 
@@ -21,6 +22,7 @@ mod notify;
 mod outbound;
 mod reload;
 mod rooms;
+mod vault;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -13,6 +13,8 @@ use tracing::debug;
 pub(crate) enum News {
     /// It answers requests.
     Ready,
+    /// It reads its settings again, and answers meanwhile.
+    Reloading,
     /// It is going down.
     Stopping,
 }
@@ -21,6 +23,7 @@ impl News {
     fn words(self) -> &'static str {
         match self {
             Self::Ready => "READY=1\nSTATUS=taking requests",
+            Self::Reloading => "RELOADING=1\nSTATUS=reading the settings",
             Self::Stopping => "STOPPING=1\nSTATUS=going down: connections may finish",
         }
     }

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::config::{Config, ConfigErrors, Effective, Loaded};
 use crate::hands::rulebook::{RulesChanged, RulesDoor};
+use crate::notify::{self, News};
 
 /// Where rooms read the settings that hold now: those of the start, and what has changed since of those that can.
 pub(crate) type Settings = watch::Receiver<Arc<Config>>;
@@ -86,6 +87,13 @@ impl Reloader {
     /// Reads the settings again and puts into force what can change. If anything is wrong with them, all stays as it was.
     /// Not for a thread of the runtime: it waits for the disk.
     pub(crate) fn reload(&self) -> Result<Reloaded, ConfigErrors> {
+        notify::tell(News::Reloading);
+        let reloaded = self.read_again();
+        notify::tell(News::Ready);
+        reloaded
+    }
+
+    fn read_again(&self) -> Result<Reloaded, ConfigErrors> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let Loaded { config: mut new, warnings } = (self.origins.read)()?;
         let old = current.borrow().clone();

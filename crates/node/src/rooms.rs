@@ -64,11 +64,13 @@ use crate::meter::Meter;
 use crate::notify::{self, News};
 use crate::outbound::dial::Dialler;
 use crate::reload::{self, Origins, Reloader, Settings};
+use crate::vault;
 
 /// Runs the server until it is asked to stop.
 pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
     let inherited = inherited::take()?;
     let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
+    vault::moment::refuse_unfinished(&config.relay_data_path)?;
     let layout = Layout::open(&config.git_data_path)
         .with_context(|| format!("cannot use the folder {}", config.git_data_path.display()))?;
     let layout = Arc::new(layout);
@@ -554,7 +556,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     std::thread::Builder::new().name(name.to_owned()).spawn(body).with_context(|| format!("cannot start thread {name}"))
 }
 
-fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
+pub(crate) fn rules(config: &Config, owner: PublicKey) -> Result<Rules> {
     let service = Service::new(&config.domain, &config.base_path)
         .ok_or_else(|| anyhow!("{} is no host name with an optional port", config.domain))?;
     Ok(Rules {

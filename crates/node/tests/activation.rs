@@ -154,6 +154,10 @@ fn a_supervisor_is_told() {
     command.env("NOTIFY_SOCKET", &path);
     let mut server = Server::spawn(command);
     assert!(hear().lines().any(|line| line == "READY=1"));
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-HUP", &pid]).status().expect("kill runs").success());
+    assert!(hear().lines().any(|line| line == "RELOADING=1"));
+    assert!(hear().lines().any(|line| line == "READY=1"));
     assert_eq!(server.stop(), Some(0));
     assert!(hear().lines().any(|line| line == "STOPPING=1"));
     // Nobody to tell is no problem.

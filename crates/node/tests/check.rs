@@ -268,6 +268,19 @@ fn what_is_wrong_on_the_machine_is_found() {
     assert_eq!(report.wrongs(), ["dns", "front"], "{}", report.value);
 }
 
+/// What a check sends is special only while it runs, and only with its token.
+#[test]
+fn strangers_cannot_pretend_to_be_a_check() {
+    let server = Server::start(&TRUSTED);
+    for token in ["", "X-Graspd-Check: \r\n", "X-Graspd-Check: 00000000000000000000000000000000\r\n"] {
+        let request = format!(
+            "POST /x.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}Content-Length: 3\r\n\r\nabc"
+        );
+        let answer = server.http(&request);
+        assert!(answer.starts_with("HTTP/1.1 404 ") && !answer.contains("graspd_check"), "{answer}");
+    }
+}
+
 #[test]
 fn people_are_told_in_words() {
     let server = Server::start(&TRUSTED);

@@ -143,7 +143,7 @@ fn lists_and_quotas_hold_at_once() {
     assert!(said.contains("QUOTA_REPOSITORIES_PER_KEY: ") && said.contains("The lists are others now"), "{said}");
     assert!(!client.publish(&good.listed(&service, "two", 1_700_000_000, &[])).0, "one is enough");
     assert!(client.publish(&bad.listed(&service, "one", 1_700_000_000, &[])).0, "nobody is banned any more");
-    assert_eq!(limitation(&server)["max_repositories_per_key"], 1);
+    assert_eq!(limitation(&server)["grasp_storage"]["max_repositories_per_key"], 1);
 }
 
 #[test]

@@ -89,6 +89,8 @@ pub struct View {
 /// The whole service without its doors: a registrar, a store, a git room and a clock.
 pub struct House {
     registrar: Registrar,
+    /// The rules that the process knows to be on disk, and those that the operator wants.
+    rules: (Rules, Rules),
     memory: Memory,
     git: Git,
     now: Now,
@@ -137,6 +139,7 @@ impl House {
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
+            rules: (rules.clone(), rules.clone()),
             registrar: Registrar::new(rules),
             memory: Memory::new(),
             git: Git::default(),

@@ -32,6 +32,9 @@ pub enum StoreError {
         /// The newest schema that this version knows.
         known: u64,
     },
+    /// An older graspd wrote this store, which may not be changed.
+    #[error("the event store has no table {0}: an older graspd wrote it, and it has not been opened since")]
+    Incomplete(&'static str),
     /// Bytes on disk that this code did not write.
     #[error("the event store is damaged: {0}")]
     Damaged(&'static str),

@@ -7,14 +7,17 @@
 //! - [`Store`] opens the environment and hands out the rest.
 //! - [`Batch`] is the writer's transaction: facts are read and consequences written inside it.
 //! - [`Scan`] answers filters, newest first, in slices that can be resumed.
+//! - [`Moment`] is the whole store at one moment, to be copied.
 //!
 //! Blocking: no call here belongs on an async worker.
 
 mod batch;
+mod copy;
 mod disk;
 mod error;
 mod facts;
 mod fields;
+mod foreign;
 mod hosts;
 mod index;
 mod local;
@@ -29,8 +32,10 @@ mod store;
 mod work;
 
 pub use batch::Batch;
+pub use copy::{Counts, Moment};
 pub use disk::DiskUse;
 pub use error::StoreError;
+pub use foreign::foreign_events;
 pub use record::{Matcher, Record};
 pub use scan::{Progress, Scan};
 pub use store::{Options, Store};

@@ -74,7 +74,15 @@ impl Tables {
     /// Opens the tables, making those that are missing. A store of an earlier version that lacks a table therefore opens
     /// with an empty one, and a new table alone is no new schema.
     pub(crate) fn open(env: &Env<WithoutTls>, txn: &mut RwTxn<'_>) -> Result<Self> {
-        let mut table = |name: &str| env.create_database(txn, Some(name));
+        Self::with(|name| Ok(env.create_database(txn, Some(name))?))
+    }
+
+    /// Opens the tables of a store to which nothing may be written.
+    pub(crate) fn open_all(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
+        Self::with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::Incomplete(name)))
+    }
+
+    fn with(mut table: impl FnMut(&'static str) -> Result<Table>) -> Result<Self> {
         Ok(Self {
             meta: table("meta")?,
             events: table("events")?,
@@ -102,6 +110,61 @@ impl Tables {
         })
     }
 
+    /// All tables with their names.
+    pub(crate) fn all(&self) -> Vec<(&'static str, Table)> {
+        // A table that is not named here does not compile.
+        let Self {
+            meta,
+            events,
+            ids,
+            coordinates,
+            by_time,
+            by_kind,
+            by_author,
+            by_author_kind,
+            by_tag,
+            expiry,
+            held,
+            held_by_author,
+            deleted_ids,
+            deleted_coordinates,
+            vanished,
+            withdrawn,
+            purging,
+            exceptions,
+            todo,
+            staged,
+            refused,
+            peers,
+            hosts,
+        } = *self;
+        vec![
+            ("meta", meta),
+            ("events", events),
+            ("ids", ids),
+            ("coordinates", coordinates),
+            ("by_time", by_time),
+            ("by_kind", by_kind),
+            ("by_author", by_author),
+            ("by_author_kind", by_author_kind),
+            ("by_tag", by_tag),
+            ("expiry", expiry),
+            ("held", held),
+            ("held_by_author", held_by_author),
+            ("deleted_ids", deleted_ids),
+            ("deleted_coordinates", deleted_coordinates),
+            ("vanished", vanished),
+            ("withdrawn", withdrawn),
+            ("purging", purging),
+            ("exceptions", exceptions),
+            ("todo", todo),
+            ("staged", staged),
+            ("refused", refused),
+            ("peers", peers),
+            ("hosts", hosts),
+        ]
+    }
+
     /// Brings an older schema forward, or refuses a newer one. A new store begins at the newest.
     pub(crate) fn migrate(&self, txn: &mut RwTxn<'_>) -> Result<()> {
         match self.meta.get(txn, b"schema")?.map(number) {
@@ -123,6 +186,12 @@ impl Tables {
         getrandom::fill(&mut bytes).map_err(|_| StoreError::Damaged("no randomness to be had"))?;
         self.meta.put(txn, name.as_bytes(), &bytes)?;
         Ok(bytes)
+    }
+
+    /// A secret that is there.
+    pub(crate) fn known_secret(&self, txn: &RoTxn<'_>, name: &str) -> Result<[u8; 16]> {
+        let bytes = self.meta.get(txn, name.as_bytes())?.ok_or(StoreError::Damaged("a secret is missing"))?;
+        bytes.try_into().map_err(|_| StoreError::Damaged("a secret of the wrong length"))
     }
 
     /// The last sequence number that was ever in use. None is given twice: what was asked of others is remembered by it.

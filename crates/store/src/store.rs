@@ -14,11 +14,12 @@ use crate::batch::Batch;
 use crate::disk::DiskUse;
 use crate::error::{Result, StoreError};
 use crate::record::Record;
+use crate::scan::Hidden;
 use crate::schema::{Digest, MAX_TABLES, Tables, number, seq_of_key};
 
 /// Address space, not disk: the file grows only as it is written, and the map never has to be resized, which would need
 /// every reader to be gone.
-const MAP_BYTES: usize = 1 << 40;
+pub(crate) const MAP_BYTES: usize = 1 << 40;
 
 /// How the store is opened.
 #[derive(Clone, Debug)]
@@ -41,11 +42,11 @@ pub struct Store {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) tables: Tables,
     pub(crate) digest: Digest,
-    id: [u8; 16],
-    path: PathBuf,
-    options: Options,
+    pub(crate) id: [u8; 16],
+    pub(crate) path: PathBuf,
+    pub(crate) options: Options,
     /// The newest sequence number that is committed. Only the writer changes it.
-    last_seq: Arc<AtomicU64>,
+    pub(crate) last_seq: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -61,10 +62,18 @@ impl Store {
         tables.migrate(&mut txn)?;
         let digest = Digest(tables.secret(&mut txn, "hash key")?);
         let id = tables.secret(&mut txn, "store id")?;
-        let last_seq = Arc::new(AtomicU64::new(tables.last_seq(&txn)?));
+        let last_seq = tables.last_seq(&txn)?;
         txn.commit()?;
         sync_folder(path)?;
-        Ok(Self { env, tables, digest, id, path: path.to_owned(), options, last_seq })
+        Ok(Self {
+            env,
+            tables,
+            digest,
+            id,
+            path: path.to_owned(),
+            options,
+            last_seq: Arc::new(AtomicU64::new(last_seq)),
+        })
     }
 
     /// Sixteen random bytes that name this store: a restored backup is another store.
@@ -101,6 +110,21 @@ impl Store {
             show(seq, record);
             ControlFlow::Continue(())
         })
+    }
+
+    /// Shows the served events among so many behind a sequence number, in order, and gives the last number that was looked
+    /// at. What a vanished author has left behind is not shown.
+    pub fn shown_since(&self, seq: u64, most: usize, mut show: impl FnMut(u64, Record<'_>)) -> Result<Option<u64>> {
+        let hidden = Hidden::read(self, &self.env.read_txn()?)?;
+        let mut last = None;
+        self.each_since(seq, most, |seq, record| {
+            last = Some(seq);
+            if hidden.shows(&record, seq, Timestamp(0)) {
+                show(seq, record);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(last)
     }
 
     /// The same, until `show` has enough.
@@ -171,7 +195,7 @@ impl Store {
     }
 }
 
-fn open_env(path: &Path, options: &Options) -> Result<Env<WithoutTls>> {
+pub(crate) fn open_env(path: &Path, options: &Options) -> Result<Env<WithoutTls>> {
     let mut open = EnvOpenOptions::new().read_txn_without_tls();
     // Beyond the reading threads: the writer's helpers, a backup, a status view.
     open.map_size(MAP_BYTES).max_dbs(MAX_TABLES).max_readers(options.readers + 32);
@@ -182,7 +206,7 @@ fn open_env(path: &Path, options: &Options) -> Result<Env<WithoutTls>> {
 }
 
 /// Makes the entries of a folder durable, and its own entry in its parent: LMDB syncs its file, not where it lies.
-fn sync_folder(path: &Path) -> Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     let folders = [Some(path), path.parent().filter(|parent| !parent.as_os_str().is_empty())];
     for folder in folders.into_iter().flatten() {
         let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());

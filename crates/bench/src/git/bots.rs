@@ -38,6 +38,9 @@ const PUSHED_TO: u64 = 10;
 /// How long the server is watched while nobody asks it anything.
 const REST: Duration = Duration::from_secs(10);
 
+/// How long people are alone, and then with crawlers, in turn: the machine's own speed changes over minutes.
+const TURN: Duration = Duration::from_secs(15);
+
 /// Most of a core that pages may take, in percent.
 const PAGES_AIM: f64 = 10.0;
 
@@ -53,7 +56,7 @@ pub struct BotsArgs {
     /// Where everything is put, in a directory that is removed afterwards; a real disk, or "durable" means little
     #[arg(long, value_name = "DIR", default_value_os_t = env::temp_dir())]
     pub dir: PathBuf,
-    /// Minutes with crawlers, and as many without, in four turns
+    /// Minutes with crawlers, and as many without, in turns of fifteen seconds
     #[arg(long, default_value_t = 2.0)]
     pub minutes: f64,
     /// Requests of all crawlers per second
@@ -180,17 +183,17 @@ pub(super) async fn run(args: BotsArgs) -> Result<()> {
     let folder = TempDir::with_prefix_in("grasp-bench-bots-", &args.dir)
         .with_context(|| format!("cannot put anything into {}", args.dir.display()))?;
     let mut place = Place::make(args, folder.path()).await?;
-    let length = Duration::from_secs_f64(place.args.minutes * 60.0 / 2.0);
+    let rounds = (place.args.minutes * 60.0 / TURN.as_secs_f64()).ceil().max(1.0) as u64;
     place.host.settle().await?;
 
     let rest = place.turn(REST, Cast { people: false, crawlers: false }).await?;
     rest.print("nobody")?;
-    let alone = place.turn(length, Cast { people: false, crawlers: true }).await?;
+    let alone = place.turn(2 * TURN, Cast { people: false, crawlers: true }).await?;
     alone.print("crawlers alone")?;
     let (mut quiet, mut crawled) = (Turn::default(), Turn::default());
-    for _ in 0..2 {
-        quiet.absorb(place.turn(length, Cast { people: true, crawlers: false }).await?);
-        crawled.absorb(place.turn(length, Cast { people: true, crawlers: true }).await?);
+    for _ in 0..rounds {
+        quiet.absorb(place.turn(TURN, Cast { people: true, crawlers: false }).await?);
+        crawled.absorb(place.turn(TURN, Cast { people: true, crawlers: true }).await?);
     }
     quiet.print("people alone")?;
     crawled.print("people and crawlers")?;

@@ -122,6 +122,14 @@ async fn full(world: &World) -> Result<Plan> {
     let server = plan.start()?;
     world.fill(&server, World::both).await?;
     server.stop().await?;
+    // Thousands of announcements in a few seconds leave repositories to be brought into line, which is not what is measured.
+    let mut settled = false;
+    while !settled {
+        let server = plan.start()?;
+        until_ready(&server).await?;
+        settled = server.complaints().is_empty();
+        server.stop().await?;
+    }
     fs::write(folder.join(COMPLETE), "")?;
     Ok(plan)
 }

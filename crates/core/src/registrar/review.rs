@@ -7,13 +7,15 @@
 
 use super::Registrar;
 use super::io::Summary;
+use super::lanes::Task;
 use super::policy::Rules;
+use super::policy::lists::Lists;
 use super::purgatory::{Waiting, What};
 use crate::limits;
 use crate::nostr::event::{EventId, Stamp};
 use crate::nostr::{PublicKey, kinds};
 use crate::repo::catalog::Place;
-use crate::repo::{Announcement, Identifier, RepoId};
+use crate::repo::{Announcement, Identifier, RepoId, Site};
 
 impl Registrar {
     /// There are other rules. What they say about this service itself must be what the old ones said.
@@ -33,12 +35,33 @@ impl Registrar {
         }
         self.drop_banned_held();
         self.review_some();
+        for site in self.perhaps_behind() {
+            self.lanes.add(Task::Align(site));
+        }
     }
 
-    /// How many repositories that are here have no place here.
+    /// Repositories that are hosted only because the operator keeps them, and of which it is not certain that they were when
+    /// what they follow changed: nobody has noted that. Those that only one key speaks for, and that follow it, are certain.
+    fn perhaps_behind(&self) -> Vec<Site> {
+        let kept = self
+            .catalog
+            .repositories()
+            .filter(|(_, slots)| slots.served.as_ref().is_some_and(|served| served.archived && !served.listed));
+        let behind = kept.filter(|(repo, slots)| {
+            let Some(family) = self.catalog.family(&repo.identifier) else { return false };
+            let mut states = family.states_by_author();
+            let lonely = family.announcements().count() == 1;
+            let follows = states.next().is_some_and(|(_, states)| states.served.is_some()) && states.next().is_none();
+            let exception = slots.served.as_ref().is_some_and(|served| served.exception);
+            exception || !lonely || !follows
+        });
+        behind.map(|(repo, _)| Site::Announced(repo)).collect()
+    }
+
+    /// How many repositories that are here have no place by these lists.
     #[must_use]
-    pub fn banned(&self) -> usize {
-        self.catalog.repositories().filter(|(repo, _)| self.rules.lists.bans(repo)).count()
+    pub fn banned_by(&self, lists: &Lists) -> usize {
+        self.catalog.repositories().filter(|(repo, _)| lists.bans(repo)).count()
     }
 
     /// Looks at the next few repositories.

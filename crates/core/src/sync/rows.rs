@@ -37,6 +37,9 @@ impl Syncer {
                 link.announced = false;
                 link.restored = None;
                 link.next_full = now.mono;
+                if link.up().is_none() {
+                    link.heard = None;
+                }
                 self.restless.insert(*id);
             }
             let bootstrap = wanted.contains(link.url.place());

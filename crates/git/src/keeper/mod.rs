@@ -97,6 +97,8 @@ impl Keeper {
     /// Carries out an order. At most one order per repository name may be under way.
     #[must_use]
     pub fn carry_out(&self, order: &Order) -> Carried {
+        // Somebody may be making a copy of everything. It is waited for before the turn, which that somebody needs, too.
+        let _removal = matches!(order.work, Work::Retire { .. }).then(|| self.layout.removal());
         let _turn = self.layout.turns.wait(order.site.identifier());
         let folder = self.layout.site(&order.site);
         let is_new = !align::is_there(&folder);

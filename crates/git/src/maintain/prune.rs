@@ -128,6 +128,7 @@ impl Maintainer {
         }
         swap.indexes = self.indexes_after(pruning, &swap)?;
         swap.sync(&pruning.workshop).doing("write packs to the disk")?;
+        let _removal = self.layout.removal();
         let Some(_turn) = self.layout.turns.wait_within(pruning.site.identifier(), TURN) else {
             return Ok(Tidied::Later);
         };

@@ -7,11 +7,15 @@
 //!
 //! To add a verb: a file with its function, a line in [`answer`], and a command in [`crate::cli`] that calls it.
 
+mod address;
 mod check;
+mod export;
+mod import;
 mod purgatory;
 mod relays;
 mod reload;
 mod repos;
+mod snapshot;
 pub(crate) mod socket;
 mod status;
 #[allow(dead_code, reason = "for verbs that are not here yet")]
@@ -31,7 +35,11 @@ use crate::reload::Reloader;
 /// Does one thing that was asked for. What it returns is the last line of the answer.
 async fn answer(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Value, Complaint> {
     match request.verb() {
+        "address" => address::address(admin, request, tell).await,
         "check" => check::check(admin, request, tell).await,
+        "export" => export::export(admin, request, tell).await,
+        "import" => import::import(admin, request, tell).await,
+        "snapshot" => snapshot::snapshot(admin, request, tell).await,
         "status" => status::status(admin, request, tell).await,
         "relays" => relays::list(admin, request, tell).await,
         "relay_retry" => relays::order(admin, request, Order::Retry).await,

@@ -9,6 +9,8 @@
 
 pub(crate) mod call;
 mod check;
+mod event;
+mod ngit_grasp;
 pub(crate) mod progress;
 mod purgatory;
 mod reference;
@@ -18,6 +20,8 @@ mod repos;
 mod status;
 mod sync;
 pub(crate) mod table;
+mod transfer;
+mod vault;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,6 +48,14 @@ const COMMANDS: &[Declared] = &[
     Declared { command: sync::command, run: sync::run },
     Declared { command: reload::command, run: reload::run },
     Declared { command: check::command, run: check::run },
+    Declared { command: vault::backup_command, run: vault::backup },
+    Declared { command: vault::restore_command, run: vault::restore },
+    Declared { command: vault::verify_command, run: vault::verify },
+    Declared { command: transfer::export_command, run: transfer::export },
+    Declared { command: transfer::import_command, run: transfer::import },
+    Declared { command: ngit_grasp::command, run: ngit_grasp::run },
+    Declared { command: event::key_command, run: event::run_key },
+    Declared { command: event::event_command, run: event::run_event },
     Declared { command: reference::commands_command, run: reference::run_commands },
     Declared { command: reference::metrics_command, run: reference::run_metrics },
 ];

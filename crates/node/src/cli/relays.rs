@@ -42,9 +42,9 @@ pub(super) fn command() -> Command {
         .subcommand(one("resume", "No longer leave a relay alone", "No longer leaves a relay alone: it is dialled again."))
         .subcommand(one(
             "forget",
-            "Forget what is known of a relay and begin anew",
-            "Forgets what is known of a relay (health, limits that it taught us, what of it is here, totals) and begins \
-             anew with it, if a repository still names it.",
+            "Forget how a relay has been, and meet it anew",
+            "Forgets how a relay has been (its health, the limits that it taught us, its totals), hangs up, and meets it anew \
+             if a repository still names it. What came from it stays; `graspd sync` compares everything.",
         ))
 }
 

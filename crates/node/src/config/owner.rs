@@ -3,13 +3,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use nostr::key::Keys;
 use nostr::nips::nip19::ToBech32;
 
 use super::{Config, OWNER_FILE};
+
+impl Config {
+    /// Where a generated owner key is kept.
+    pub(crate) fn owner_file(&self) -> PathBuf {
+        self.relay_data_path.join(OWNER_FILE)
+    }
+}
 
 /// The operator's key: the one that was set, else the one in the data folder, else a new one that is put there.
 ///
@@ -19,7 +26,7 @@ pub(crate) fn owner_keys(config: &Config) -> anyhow::Result<Keys> {
         // The cause is dropped on purpose here and below, because it may repeat a part of the key.
         return Keys::parse(secret.reveal()).map_err(|_| anyhow!("RELAY_OWNER_NSEC is not a private key"));
     }
-    let path = config.relay_data_path.join(OWNER_FILE);
+    let path = config.owner_file();
     match fs::read_to_string(&path) {
         Ok(text) => {
             warn_when_open(&path);

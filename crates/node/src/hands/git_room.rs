@@ -94,6 +94,7 @@ impl Sweeper {
         for errand in &self.errands {
             match errand {
                 Errand::Discard(parcels) => {
+                    let _removal = self.layout.removal();
                     for parcel in parcels {
                         log("an upload", self.layout.discard(&self.layout.parcel(&parcel)));
                     }

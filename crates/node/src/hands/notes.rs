@@ -7,7 +7,6 @@ use grasp_core::hunt::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, PublicKey, Signed};
 use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
 use grasp_core::registrar::order::{Order, Parcel};
-use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site};
@@ -44,8 +43,8 @@ pub(crate) enum Note {
     Space(Mark),
     /// What the hunt has to say.
     Hunt(HuntNote),
-    /// The operator has other rules. Whoever changed them waits until they are on disk.
-    Rules(Arc<Rules>, crossbeam_channel::Sender<RulesChanged>),
+    /// There are other rules in the book. Whoever put them there waits until what they mean is on disk.
+    Rules(crossbeam_channel::Sender<RulesChanged>),
     /// What the operator wants.
     Operator(OperatorNote),
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::reason::Refusal;
+use grasp_core::nostr::reason::{Refusal, Verdict};
 use grasp_core::nostr::{Event, EventId, PublicKey, Signed, Verifier, kinds};
 use grasp_core::registrar::io::Source;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::sync::io::{Submission, Ticket};
 use grasp_core::sync::url::RelayUrl;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::mail::Postbox;
 use crate::clock::Clock;
@@ -35,15 +36,27 @@ pub(crate) enum Origin {
         keys: Arc<[PublicKey]>,
         _permit: OwnedSemaphorePermit,
     },
+    /// The operator, who imports a file.
+    Operator {
+        /// The number of the event, and who waits for what becomes of it.
+        answer: (u64, UnboundedSender<(u64, Ruling)>),
+        /// The author, if the operator vouches that it published the event here.
+        vouched: Option<PublicKey>,
+        _permit: OwnedSemaphorePermit,
+    },
     /// A relay that we sync from.
     Relay { ticket: Ticket, url: RelayUrl, permit: Box<dyn Send> },
 }
+
+/// What became of an event: a verdict, or why it need not be judged.
+pub(crate) type Ruling = Result<Verdict, Refusal>;
 
 impl Origin {
     /// Who it is to the registrar.
     pub(crate) fn source(&self) -> Source {
         match self {
             Self::Client { keys, .. } => Source::Client(keys.to_vec()),
+            Self::Operator { vouched, .. } => Source::Client(vouched.iter().copied().collect()),
             Self::Relay { url, .. } => Source::Relay(url.to_string()),
         }
     }
@@ -72,6 +85,17 @@ impl Offer {
         permit: OwnedSemaphorePermit,
     ) -> Self {
         Self { what: What::Text(text), from: Origin::Client { postbox, keys, _permit: permit } }
+    }
+
+    /// The operator imports this text. If it is `vouched` for, its author counts as the one who brings it.
+    pub(crate) fn of_operator(
+        text: String,
+        answer: (u64, UnboundedSender<(u64, Ruling)>),
+        vouched: bool,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let vouched = vouched.then(|| Event::parse(&text).ok().map(|event| event.pubkey)).flatten();
+        Self { what: What::Text(text), from: Origin::Operator { answer, vouched, _permit: permit } }
     }
 
     /// Sync has heard this. `permit` is whatever is to be dropped when it has been judged.

@@ -116,10 +116,10 @@ impl RulesDoor {
             bail!("only lists and limits can change while the service runs");
         }
         let rules = Arc::new(rules);
-        // Whatever happens next, from now on every new beginning is made with these.
+        // Whatever happens next, the desk finds them there.
         self.book.replace(rules.clone());
         let (reply, answer) = crossbeam_channel::bounded(1);
-        self.line.post(Note::Rules(rules.clone(), reply));
+        self.line.post(Note::Rules(reply));
         let changed = answer.recv_timeout(PATIENCE);
         if let Some((post, basis)) = &self.sync {
             post.send_rules(NewRules {

@@ -27,6 +27,7 @@ impl House {
     /// A new process begins with what the old one has left on disk, if that does not end, too.
     pub fn boot(&mut self) -> Result<(), Crashed> {
         self.now.mono = Moment(0);
+        self.rules.0 = self.rules.1.clone();
         self.memory.restart();
         self.running.clear();
         self.pushes.clear();
@@ -38,7 +39,7 @@ impl House {
 
     /// Reads everything back, as at boot and after a failed commit.
     pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
-        self.registrar = Registrar::new(self.registrar.rules().clone());
+        self.registrar = Registrar::new(self.rules.0.clone());
         for restored in self.memory.restored() {
             self.registrar.handle(self.now, Input::Restored(restored));
         }
@@ -63,15 +64,19 @@ impl House {
     }
 
     /// The operator has other lists, if the world does not end before everything that follows from it is done. A process
-    /// that begins anew begins with these. False if nothing could be written: then they hold all the same.
+    /// that begins anew begins with these. False if nothing could be written: then they are told again.
     pub fn try_rule(&mut self, lists: Lists) -> Result<bool, Crashed> {
         self.answered = false;
-        let rules = Rules { lists: Arc::new(lists), ..self.registrar.rules().clone() };
+        let rules = Rules { lists: Arc::new(lists), ..self.rules.0.clone() };
+        self.rules.1 = rules.clone();
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::Rules(Arc::new(rules)));
+        self.tell(&mut batch, Input::Rules(Arc::new(rules.clone())));
         let committed = self.conclude(batch)?;
-        self.answered = true;
-        self.sweep()?;
+        if committed {
+            self.rules.0 = rules;
+            self.answered = true;
+            self.sweep()?;
+        }
         self.rest()?;
         Ok(committed)
     }

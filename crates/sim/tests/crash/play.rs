@@ -77,8 +77,7 @@ fn perform(house: &mut House, act: &Act, again: &dyn Fn(&mut House)) {
                 Err(refusal) => panic!("{refusal}"),
                 Ok(()) => true,
             }),
-            // They hold whatever happens, also for whoever begins anew.
-            Act::Rule(lists) => house.try_rule(lists.clone()).map(|_| true),
+            Act::Rule(lists) => house.try_rule(lists.clone()),
             Act::Wait(secs) => house.try_advance(begun.plus_secs(*secs).secs_since(house.now().wall)).map(|()| true),
         };
         match result {

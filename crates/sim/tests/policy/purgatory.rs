@@ -1,5 +1,7 @@
 //! Section 2.8: what waits.
 
+use grasp_core::registrar::io::Input;
+
 use crate::common::*;
 
 #[test]
@@ -131,4 +133,27 @@ fn g1_42_a_restart_loses_nothing() {
     pushed(&mut house, &newer, &o());
     house.data_found(pull.id, o().repo_id("tool"));
     stands(&house, &[&announcement, &state, &newer, &pull], &[&waiting]);
+}
+
+#[test]
+fn the_operator_lets_a_held_event_go_and_nothing_is_held_against_it() {
+    let (mut house, announcement, state) = hosting(rules(), &[]);
+    let newer = main_at(&o(), 200, 'b');
+    let pull = x().pull_request(201, &[&o().repo("tool")], &oid('c'));
+    let waiting = x().listed(&service(), "tool", 150, &[]);
+    says(&mut house, &newer, HELD);
+    says(&mut house, &pull, COMMIT);
+    says(&mut house, &waiting, HELD);
+    house.inform(Input::Dropped(newer.id));
+    stands(&house, &[&announcement, &state], &[&pull, &waiting]);
+    // What is served does not wait.
+    house.inform(Input::Dropped(state.id));
+    house.inform(Input::Dropped(pull.id));
+    house.inform(Input::Dropped(waiting.id));
+    stands(&house, &[&announcement, &state], &[]);
+    house.restart();
+    stands(&house, &[&announcement, &state], &[]);
+    says(&mut house, &newer, HELD);
+    pushed(&mut house, &newer, &o());
+    stands(&house, &[&announcement, &newer], &[]);
 }

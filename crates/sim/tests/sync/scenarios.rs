@@ -183,6 +183,40 @@ fn daily_sync() {
 }
 
 #[test]
+fn rules_that_take_more_ask_everything_again_and_others_nothing() {
+    let mut script = caught_up();
+    script.rules(false).pass(MINUTE).reads("00:00:10.400 > rules that take less");
+    script.rules(true).pass(SECOND).answer().reads(
+        r#"
+        00:01:10.400 > rules that take more
+        00:01:10.400   REQ 6 {kinds[30617], limit 500}
+        00:01:10.400   REQ 7 {#a×1, limit 500} {#A×1, limit 500} {#q×1, limit 500} {authors×1, kinds[5, 62], limit 500}
+        00:01:11.400 > EOSE 6
+        00:01:11.400   CLOSE 6
+        00:01:11.400   REQ 8 {kinds[30618], limit 500}
+        00:01:11.400 > EOSE 7
+        00:01:11.400   CLOSE 7
+        00:01:11.400 > EOSE 8
+        00:01:11.400   CLOSE 8
+        00:01:11.400   caught up by Daily: 0 events, whole
+        "#,
+    );
+}
+
+/// What was had under other rules is not all: after an absence, however short, everything is asked for.
+#[test]
+fn rules_that_take_more_make_a_short_absence_a_long_one() {
+    let mut script = caught_up();
+    script.down(Loss::Ended).rules(true).pass(30 * SECOND).quietly().up().reads(
+        r#"
+        00:00:40.400 > up
+        00:00:40.400   connected: Fresh
+        00:00:40.400   REQ 1 {kinds[30617], limit 0} {kinds[30618], limit 0}
+        "#,
+    );
+}
+
+#[test]
 fn what_is_new_waits_for_the_window() {
     let mut script = caught_up();
     script.issue(1).pass(2 * SECOND).issue(2).pass(2 * SECOND).issue(3).pass(3 * SECOND).answer().reads(

@@ -10,8 +10,8 @@ use grasp_core::nostr::{Filter, PublicKey, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{
-    Arrived, Followed, Heard, Input, Judgement, LocalIds, Loss, Note, Output, Restored, Root, Say, Seq, Session,
-    Standing, SubId, Ticket,
+    Arrived, Followed, Heard, Input, Judgement, LocalIds, Loss, NewRules, Note, Output, Restored, Root, Say, Seq,
+    Session, Standing, SubId, Ticket,
 };
 use grasp_core::sync::peer::Peer;
 use grasp_core::sync::terms::Terms;
@@ -283,6 +283,13 @@ impl Script {
 
     pub(crate) fn ready(&mut self) -> &mut Self {
         self.tell("ready", Input::Ready);
+        self
+    }
+
+    /// The operator has other rules.
+    pub(crate) fn rules(&mut self, wider: bool) -> &mut Self {
+        let what = if wider { "rules that take more" } else { "rules that take less" };
+        self.tell(what, Input::Rules(NewRules { epoch: 2, bootstrap: Vec::new(), wider }));
         self
     }
 

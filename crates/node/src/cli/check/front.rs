@@ -181,7 +181,8 @@ async fn certificate(found: &mut Findings, front: &Front) -> bool {
         Stream::Plain(_) => found.advice("tls", format!("{} is without TLS", front.target)),
         Stream::Tls(stream) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            match days_left(chain, front.target.host()) {
+            let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+            match days_left(roots, chain, front.target.host(), now()) {
                 Some(days) if days < RENEWED_DAYS => found.odd(
                     "tls",
                     format!("the certificate ends in {days} days"),
@@ -195,14 +196,17 @@ async fn certificate(found: &mut Findings, front: &Front) -> bool {
     true
 }
 
-/// For how many whole days a chain will be believed.
-fn days_left(chain: &[CertificateDer<'_>], host: &Host) -> Option<u64> {
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+/// For how many whole days a chain will be believed, up to a bound.
+fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host: &Host, now: u64) -> Option<u64> {
     let (first, others) = chain.split_first()?;
     let name = ServerName::try_from(host.to_string()).ok()?;
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     let provider = std::sync::Arc::new(ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
     let is_good = |days: u64| {
         let at = UnixTime::since_unix_epoch(Duration::from_secs(now + days * DAY));
         verifier.verify_server_cert(first, others, &name, &[], at).is_ok()
@@ -284,8 +288,7 @@ fn front_door(
 
 fn clock(found: &mut Findings, answer: &Answer) {
     let Some(theirs) = http_date(answer.header(header::DATE)) else { return };
-    let ours = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let apart = ours.abs_diff(theirs);
+    let apart = now().abs_diff(theirs);
     if apart > MAX_CLOCK_SECS {
         found.wrong(
             "clock",
@@ -432,6 +435,26 @@ fn advise(found: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// When the certificate of the tests ends.
+    const END: u64 = 4_948_399_485;
+
+    #[test]
+    fn days_are_counted() {
+        let read = |bytes: &'static [u8]| CertificateDer::from(bytes);
+        let authority = read(include_bytes!("../../outbound/certificates/authority.der"));
+        let chain = [read(include_bytes!("../../outbound/certificates/relay.test.der"))];
+        let left = |name: &str, now: u64| {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.clone()).expect("a certificate");
+            days_left(roots, &chain, &Host::Name(name.to_owned()), now)
+        };
+        assert_eq!(left("relay.test", END - 10 * DAY - 3_600), Some(10));
+        assert_eq!(left("relay.test", END - DAY / 2), Some(0));
+        assert_eq!(left("relay.test", END + 1), None);
+        assert_eq!(left("other.test", END - 10 * DAY), None);
+        assert_eq!(left("relay.test", END - 10_000 * DAY), Some(MAX_DAYS - 1));
+    }
 
     #[test]
     fn dates_are_read() {

@@ -1,5 +1,7 @@
 //! A transaction in which the registrar is told facts and heard out.
 
+use std::sync::Arc;
+
 use grasp_core::limits;
 use grasp_core::machine::Machine;
 use grasp_core::registrar::Registrar;
@@ -26,6 +28,12 @@ impl Desk {
         let mut hearing = Hearing { desk: self, registrar: &mut state.registrar, txn: &mut txn, now, settled };
         if std::mem::take(&mut state.begins) {
             hearing.tell(Input::Ready)?;
+        }
+        let rules = self.rules.rules();
+        if !Arc::ptr_eq(&rules, &state.rules) {
+            state.banned = hearing.registrar.banned_by(&rules.lists);
+            state.sweep = Sweep::of(&rules.lists);
+            hearing.tell(Input::Rules(rules.clone()))?;
         }
         hearing.registrar.wake(now);
         hearing.drain()?;
@@ -104,13 +112,8 @@ impl Desk {
                     Some(input) => input,
                     None => continue,
                 },
-                Note::Rules(rules, reply) => {
-                    state.sweep = Sweep::of(&rules.lists);
-                    // What is here now; what waits goes at once.
-                    let repositories = hearing.registrar.catalog().repositories();
-                    let banned = repositories.filter(|(repo, _)| rules.lists.bans(repo)).count();
-                    hearing.tell(Input::Rules(rules))?;
-                    hearing.settled.ruled.push((reply, RulesChanged { banned }));
+                Note::Rules(reply) => {
+                    hearing.settled.ruled.push((reply, RulesChanged { banned: state.banned }));
                     continue;
                 }
                 Note::Needs(sites, reply) => {
@@ -149,6 +152,7 @@ impl Desk {
         txn.commit()?;
         crash::point("desk.committed");
         state.stale = false;
+        state.rules = rules;
         Ok(())
     }
 }

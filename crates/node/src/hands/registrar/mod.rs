@@ -82,6 +82,10 @@ struct State {
     next_expiry: Option<Timestamp>,
     /// Whether an author's shelves are still being emptied.
     purging: bool,
+    /// The rules that the registrar was told and that are on disk. If others hold, it is told of them with the next batch.
+    rules: Arc<Rules>,
+    /// How many repositories they banned when they came.
+    banned: usize,
     /// What is left to look up of those who are unwanted.
     sweep: Sweep,
     /// Nothing unasked is tried before this time, after it failed once.
@@ -107,7 +111,7 @@ struct State {
 impl Desk {
     /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
     pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
-        let mut ready = ReadyDesk { state: self.boot()?, desk: self };
+        let mut ready = ReadyDesk { state: self.boot(self.rules.rules())?, desk: self };
         ready.desk.tell_sync(&ready.state)?;
         ready.desk.tell_hunt(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
@@ -126,8 +130,7 @@ impl Desk {
         Ok(ready)
     }
 
-    fn boot(&self) -> Result<State, StoreError> {
-        let rules = self.rules.rules();
+    fn boot(&self, rules: Arc<Rules>) -> Result<State, StoreError> {
         let sweep = Sweep::of(&rules.lists);
         let mut registrar = Registrar::new(Rules::clone(&rules));
         let now = self.clock.now();
@@ -152,6 +155,8 @@ impl Desk {
             registrar,
             next_expiry: Some(Timestamp(0)),
             purging: true,
+            rules,
+            banned: 0,
             sweep,
             not_before: None,
             stale: false,
@@ -304,7 +309,7 @@ impl Desk {
     fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
         if state.stale {
             let space = state.space;
-            *state = State { space, ..self.boot()? };
+            *state = State { space, ..self.boot(state.rules.clone())? };
             state.registrar.handle(self.clock.now(), Input::Space(space));
             self.directory.unpin_all();
             // What it was told of fetches is forgotten, and packs that were on their way are lost.
@@ -361,8 +366,9 @@ impl ReadyDesk {
     /// Whether there is something to do now although nobody asks.
     fn has_work(&self) -> bool {
         let now = self.desk.clock.mono();
-        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now);
-        due || self.state.begins || !self.state.sweep.is_over()
+        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now) || !self.state.sweep.is_over();
+        let failed = self.state.not_before.is_some_and(|not_before| Instant::now() < not_before);
+        self.state.begins || (due && !failed)
     }
 
     /// When there is something to do although nobody asks.

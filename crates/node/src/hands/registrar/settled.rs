@@ -183,6 +183,10 @@ impl Desk {
                         Err(rejected) => rejected.answer(),
                     });
                 }
+                Origin::Operator { answer: (nth, hears), .. } => {
+                    // Whoever imports may have gone.
+                    let _ = hears.send((nth, result.map(|_| verdict).map_err(|rejected| rejected.why)));
+                }
                 Origin::Relay { ticket, permit, .. } => {
                     mail.judged.push((ticket, judgement(result.map(|_| verdict))));
                     permits.push(permit);

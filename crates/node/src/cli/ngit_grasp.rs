@@ -1,0 +1,216 @@
+//! `graspd import-ngit-grasp`: moves in what ngit-grasp has left.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use grasp_core::nostr::PublicKey;
+use grasp_git::layout::file_name;
+use serde_json::{Value, json};
+
+use super::call::Body;
+use super::progress::Progress;
+use super::table::{Align, Table};
+use super::transfer::{bring_quietly, table};
+use super::vault::settings;
+use super::{Context, Failure, json_argument, one_object, say};
+use crate::clock::Clock;
+use crate::door::pages::status::words::{bytes, count};
+use crate::rooms;
+use crate::vault::import::Tally;
+use crate::vault::moment::{Served, failed};
+use crate::vault::ngit::{Repository, Source, Survey, Workplace};
+use crate::vault::pushing::{self, Part};
+
+pub(super) fn command() -> Command {
+    let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(value_parser!(PathBuf));
+    Command::new("import-ngit-grasp")
+        .about("Move events and repositories of ngit-grasp into the running server")
+        .long_about(
+            "Reads the data folder of ngit-grasp and says what is there and what would be refused. With --execute it moves \
+             everything into the running server: the events of each repository, then its git data, then all other events. \
+             Events are judged as if clients published them, and git data as if it was pushed. Nothing is changed in the \
+             data folder of ngit-grasp, which must not run meanwhile. After an interruption run the same command again.",
+        )
+        .after_long_help(
+            "Examples:\n  \
+             graspd import-ngit-grasp /srv/ngit-grasp/data             what is there?\n  \
+             graspd import-ngit-grasp /srv/ngit-grasp/data --execute   move it in, or go on",
+        )
+        .arg(
+            Arg::new("data")
+                .value_name("DATA")
+                .help("The folder with its `relay` and `git`")
+                .required(true)
+                .value_parser(value_parser!(PathBuf)),
+        )
+        .arg(path("relay-of", "Its relay data, if that is elsewhere (its NGIT_RELAY_DATA_PATH)"))
+        .arg(path("git-of", "Its git data, if that is elsewhere (its NGIT_GIT_DATA_PATH)"))
+        .arg(path("work", "A folder for what has been read and what is done").default_value("graspd-import"))
+        .arg(Arg::new("execute").long("execute").help("Do it").action(ArgAction::SetTrue))
+        .arg(json_argument())
+}
+
+pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+    let path = |name: &str| arguments.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let data = path("data").unwrap_or(Path::new("."));
+    let source = Source::of(data, path("relay-of"), path("git-of")).map_err(failed)?;
+    let is_json = arguments.get_flag("json");
+    let before = source.changed().map_err(failed)?;
+    let result = if arguments.get_flag("execute") {
+        let work = path("work").unwrap_or(Path::new("graspd-import"));
+        execute(context, &source, work, is_json)
+    } else {
+        look(context, &source, is_json)
+    };
+    if source.changed().is_ok_and(|now| now != before) {
+        eprintln!("graspd: warning: the events changed while they were read: stop ngit-grasp, and run this again");
+    }
+    result
+}
+
+/// Says what is there.
+fn look(context: &Context<'_>, source: &Source, is_json: bool) -> Result<(), Failure> {
+    let mut config = settings(context)?;
+    // The server knows best for which service this is.
+    match context.call("address", Body::none(), &mut one_object) {
+        Ok(address) => Served::read(&address["service"]).iter().for_each(|service| service.adopt(&mut config)),
+        Err(Failure::NotRunning { .. } | Failure::Usage(_)) => {}
+        Err(other) => return Err(other),
+    }
+    let rules = rooms::rules(&config, PublicKey([0; 32])).map_err(failed)?;
+    let mut progress = Progress::new();
+    let mut tell = |what: &str, done, total| {
+        progress.show(what, done, total);
+        Ok(())
+    };
+    let survey = source.survey(&rules, Clock::start().wall(), &mut tell);
+    drop(progress);
+    let survey = survey.map_err(failed)?;
+    if is_json {
+        return say(survey.value());
+    }
+    say(summary(&survey, &config.domain))
+}
+
+fn summary(survey: &Survey, domain: &str) -> String {
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Right)]);
+    table.row(["events".to_owned(), count(survey.events)]);
+    for (kind, number) in &survey.kinds {
+        table.row([format!("  kind {kind}"), count(*number)]);
+    }
+    for (why, number) in &survey.refused {
+        table.row([format!("  would be refused: {}", why.replace('_', " ")), count(*number)]);
+    }
+    table.row(["repositories".to_owned(), count(survey.repositories)]);
+    table.row(["  on the disk".to_owned(), bytes(survey.bytes)]);
+    table.row(["  not announced for this service".to_owned(), count(survey.unlisted.len() as u64)]);
+    let mut text = table.to_string().trim_start().to_owned();
+    for repo in survey.unlisted.iter().take(20) {
+        text.push_str(&format!("\n    {}", super::table::plain(repo)));
+    }
+    text.push_str(&format!(
+        "\n\nNothing was changed. The service here is {domain}; about events that are not listed as refused the policy \
+         decides when they come.\nRun it again with --execute to move everything in."
+    ));
+    text
+}
+
+/// What became of everything.
+#[derive(Default)]
+struct Moved {
+    events: Tally,
+    repositories: u64,
+    refs: u64,
+    refused: Vec<(String, String)>,
+}
+
+fn execute(context: &Context<'_>, source: &Source, work: &Path, is_json: bool) -> Result<(), Failure> {
+    let address = context.call("address", Body::none(), &mut one_object)?;
+    let base = address["git"].as_str().unwrap_or_default().to_owned();
+    let mut progress = Progress::new();
+    let mut moved = Moved::default();
+    let result = move_in(context, source, work, &base, &mut moved, &mut progress);
+    drop(progress);
+    result?;
+    if is_json {
+        return say(moved.value());
+    }
+    say(table(&moved.events))?;
+    say(format!("\n{} repositories, {} refs", count(moved.repositories), count(moved.refs)))?;
+    for (repo, why) in &moved.refused {
+        say(super::table::plain(&format!("refused: {repo}: {why}")))?;
+    }
+    say(format!("\nAll is done; {} can be removed.", work.display()))
+}
+
+fn move_in(
+    context: &Context<'_>,
+    source: &Source,
+    work: &Path,
+    base: &str,
+    moved: &mut Moved,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut tell = |what: &str, done, total| {
+        progress.show(what, done, total);
+        Ok(())
+    };
+    let mut workplace = Workplace::open(work, source, &mut tell).map_err(failed)?;
+    let mut repositories: BTreeMap<String, Vec<Repository>> = BTreeMap::new();
+    for repository in source.repositories().map_err(failed)? {
+        repositories.entry(file_name(&repository.repo.identifier)).or_default().push(repository);
+    }
+    let names = workplace.names().map_err(failed)?;
+    let all = names.len() as u64;
+    for (nth, name) in (0..).zip(&names) {
+        progress.show("repository names", nth, Some(all));
+        if workplace.is_done(name) {
+            continue;
+        }
+        let here = repositories.get(name).map_or(&[][..], Vec::as_slice);
+        moved.repositories += here.len() as u64;
+        if let Some(events) = workplace.events(name) {
+            moved.events = moved.events.plus(&bring_quietly(context, &events)?);
+            moved.push(here, Part::Branches, base);
+        }
+        if let Some(pulls) = workplace.pulls(name) {
+            moved.events = moved.events.plus(&bring_quietly(context, &pulls)?);
+            moved.push(here, Part::Pulls, base);
+        }
+        grasp_git::crash::point("import.pushed");
+        workplace.done(name).map_err(failed)?;
+    }
+    progress.show("repository names", all, Some(all));
+    if !workplace.is_done("*") {
+        let rest = bring_quietly(context, &workplace.rest())?;
+        moved.events = moved.events.plus(&rest);
+        workplace.done("*").map_err(failed)?;
+    }
+    Ok(())
+}
+
+impl Moved {
+    fn push(&mut self, repositories: &[Repository], part: Part, base: &str) {
+        for Repository { repo, folder } in repositories {
+            match pushing::push(folder, part, &format!("{base}/{}", repo.path())) {
+                Ok(pushed) => {
+                    self.refs += pushed.refs;
+                    self.refused.extend(pushed.refused.into_iter().map(|why| (repo.to_string(), why)));
+                }
+                Err(problem) => self.refused.push((repo.to_string(), format!("{problem:#}"))),
+            }
+        }
+    }
+
+    fn value(&self) -> Value {
+        let refused: Vec<Value> =
+            self.refused.iter().map(|(repo, why)| json!({ "repository": repo, "why": why })).collect();
+        json!({
+            "events": self.events.value(),
+            "repositories": self.repositories,
+            "refs": self.refs,
+            "repositories_refused": refused,
+        })
+    }
+}

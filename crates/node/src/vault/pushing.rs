@@ -1,0 +1,109 @@
+//! Pushes what a bare repository has to the running server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// Refs of pull requests that are pushed at once.
+const PULLS_AT_ONCE: usize = 20;
+
+/// Characters of what git says that are told.
+const MAX_WORDS: usize = 600;
+
+/// What of a repository is pushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Branches and tags, all at once: together they are what a state says.
+    Branches,
+    /// What pull requests offer.
+    Pulls,
+}
+
+/// What came of a push.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Pushed {
+    /// Refs that are at the server now.
+    pub(crate) refs: u64,
+    /// What was refused, in git's words.
+    pub(crate) refused: Vec<String>,
+}
+
+/// Pushes a part of a repository, which is only read: git works in a folder of its own that borrows its objects.
+pub(crate) fn push(from: &Path, part: Part, to: &str) -> Result<Pushed> {
+    let refs = refs_of(from, part)?;
+    let mut pushed = Pushed::default();
+    if refs.is_empty() {
+        return Ok(pushed);
+    }
+    let folder = tempfile::TempDir::with_prefix("graspd-push-")?;
+    run(git(folder.path()).args(["init", "--quiet", "--bare", "."]))?;
+    let objects = from.join("objects").canonicalize().context("it has no objects")?;
+    fs::create_dir_all(folder.path().join("objects/info"))?;
+    fs::write(folder.path().join("objects/info/alternates"), format!("{}\n", objects.display()))?;
+    let specs: Vec<String> = refs.iter().map(|(name, oid)| format!("+{oid}:{name}")).collect();
+    let at_once = if part == Part::Pulls { PULLS_AT_ONCE } else { specs.len() };
+    for specs in specs.chunks(at_once) {
+        let mut command = git(folder.path());
+        command.args(["push", "--porcelain", to]).args(specs);
+        let output = command.output().context("cannot run git")?;
+        if output.status.success() {
+            pushed.refs += specs.len() as u64;
+            continue;
+        }
+        let words = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let told: Vec<&str> = words
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with('!') || line.starts_with("remote:") || line.starts_with("fatal:"))
+            .collect();
+        pushed.refs += words.lines().filter(|line| line.starts_with(['*', ' ', '+', '='])).count() as u64;
+        pushed.refused.push(told.join("; ").chars().take(MAX_WORDS).collect());
+    }
+    Ok(pushed)
+}
+
+/// The refs of a part of a repository.
+fn refs_of(folder: &Path, part: Part) -> Result<BTreeMap<String, String>> {
+    let mut command = git(folder);
+    command.args(["for-each-ref", "--format=%(objectname) %(refname)"]);
+    command.args(match part {
+        Part::Branches => &["refs/heads", "refs/tags"][..],
+        Part::Pulls => &["refs/nostr"],
+    });
+    let said = run(&mut command)?;
+    let pairs = said.lines().filter_map(|line| line.split_once(' '));
+    Ok(pairs.map(|(oid, name)| (name.to_owned(), oid.to_owned())).collect())
+}
+
+/// Git with a clean environment and no configuration of anybody's.
+fn git(folder: &Path) -> Command {
+    let mut command = Command::new("git");
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()))
+        .env("LC_ALL", "C")
+        .env("HOME", "/nonexistent")
+        .env("GIT_DIR", folder)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    for setting in ["core.hooksPath=/dev/null", "gc.auto=0", "http.postBuffer=1048576", "push.recurseSubmodules=no"] {
+        command.args(["-c", setting]);
+    }
+    command
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run git; is it installed?")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    ensure!(output.stdout.len() <= 256 << 20, "it has too many refs");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
