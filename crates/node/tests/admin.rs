@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -170,4 +171,14 @@ fn a_crowd_is_turned_away_and_then_there_is_room_again() {
     assert!(said.contains("broken off"), "{said}");
     crowd.clear();
     eventually("a place is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn whoever_has_read_enough_may_go() {
+    let server = Server::start(&[]);
+    let mut child = server.operator(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    let said = Said::of(&output);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
 }

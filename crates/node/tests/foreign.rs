@@ -121,8 +121,8 @@ fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on
     assert!(people.contains("Nothing was changed") && people.contains("not listed"), "{people}");
     assert!(!stage.served(&tool));
 
-    let work_folder =
-        data.path().join("../").canonicalize().expect("a folder").join(format!("work-{}", std::process::id()));
+    let aside = TempDir::new().expect("a folder");
+    let work_folder = aside.path().join("work");
     let arguments = ["import-ngit-grasp", text(data.path()), "--execute", "--json", "--work", text(&work_folder)];
     for at in ["import.noted", "import.pushed", "import.pushed:2"] {
         let mut crashing = stage.server.operator(&arguments);
@@ -149,5 +149,4 @@ fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on
     let again = stage.server.run(&arguments).object();
     assert_eq!(again["repositories"], 0, "{again}");
     stage.server.run(&["verify"]).well();
-    fs::remove_dir_all(work_folder).expect("removes");
 }

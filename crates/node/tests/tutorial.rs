@@ -52,11 +52,17 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
+/// Two states of the same second are not one after the other. People are not that fast.
+const NEXT_SECOND: &str = "then=$(date +%s); until [ $(date +%s) -gt $then ]; do sleep 0.05; done\n";
+
 /// One script of everything that is run. It says where it is, so that a failure has a place.
 fn script(blocks: &[Block], address: &str) -> String {
     let mut script = "set -eu -o pipefail\n".to_owned();
     for (number, block) in blocks.iter().enumerate().filter(|(_, block)| block.language == "sh") {
         let text = block.text.replace("127.0.0.1:7334", address);
+        if text.contains("graspd event") {
+            script.push_str(NEXT_SECOND);
+        }
         match block.how {
             How::Run => script.push_str(&format!("echo '== block {number}'\n{text}")),
             How::Fails => script.push_str(&format!(

@@ -100,7 +100,9 @@ impl Crowd {
                 let at = THEN + 10 * round;
                 publish(&mut client, &who.announce("fleeting", at, &[]));
                 publish(&mut client, &who.state("fleeting", at, &main_at(&oid)));
-                work.push(&url("fleeting"), &[&format!("{oid}:{MAIN}")]).done();
+                // What was there before may go at the same time.
+                let push = || work.push(&url("fleeting"), &[&format!("+{oid}:{MAIN}")]).success.then_some(());
+                eventually("the push goes through", push);
                 publish(&mut client, &who.delete_all(at + 1, kinds::STATE, "fleeting"));
                 publish(&mut client, &who.delete_all(at + 1, kinds::ANNOUNCEMENT, "fleeting"));
             }

@@ -18,7 +18,6 @@ mod repos;
 mod snapshot;
 pub(crate) mod socket;
 mod status;
-#[allow(dead_code, reason = "for verbs that are not here yet")]
 pub(crate) mod wire;
 
 use std::collections::BTreeSet;
@@ -78,7 +77,6 @@ impl Admin {
 
     /// Begins something that must be alone, such as a backup, or complains that it is being done. It is over when the
     /// guard is dropped.
-    #[allow(dead_code, reason = "for verbs that are not here yet")]
     pub(crate) fn alone(self: &Arc<Self>, what: &'static str) -> Result<Alone, Complaint> {
         if self.lock().insert(what) {
             return Ok(Alone { what, admin: self.clone() });
@@ -97,7 +95,6 @@ fn cannot() -> Complaint {
 }
 
 /// Something that is being done alone.
-#[allow(dead_code, reason = "for verbs that are not here yet")]
 pub(crate) struct Alone {
     what: &'static str,
     admin: Arc<Admin>,

@@ -21,7 +21,6 @@ const MAX_LINE: usize = 64 << 20;
 const PART: usize = 64 << 10;
 
 /// What is sent with a call.
-#[allow(dead_code, reason = "for commands that are not here yet")]
 pub(crate) enum Body {
     /// Arguments.
     Arguments(Value),

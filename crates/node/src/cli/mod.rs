@@ -72,7 +72,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
     Some(match (declared.run)(&Context { matches }, arguments) {
         Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("graspd {name}: {failure}");
+            // A relay's own words may be in it.
+            let lines: Vec<String> = failure.to_string().lines().map(table::plain).collect();
+            eprintln!("graspd {name}: {}", lines.join("\n"));
             failure.code()
         }
     })

@@ -12,6 +12,9 @@ const FRAME: Duration = Duration::from_millis(100);
 /// How often a line is written where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
 
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
+
 /// Cells of a bar.
 const CELLS: u64 = 24;
 
@@ -49,7 +52,14 @@ impl Progress {
     fn draw(&mut self, text: String) {
         // Who cannot be told goes without.
         let mut out = std::io::stderr().lock();
-        let _ = if self.terminal { write!(out, "\r\x1b[K{text}") } else { writeln!(out, "{text}") };
+        let _ = if self.terminal {
+            // A line that wraps could not be drawn over.
+            let width = rustix::termios::tcgetwinsize(&out).map_or(COLUMNS, |size| usize::from(size.ws_col));
+            let fitting: String = text.chars().take(width.max(2) - 1).collect();
+            write!(out, "\r\x1b[K{fitting}")
+        } else {
+            writeln!(out, "{text}")
+        };
         let _ = out.flush();
         self.shown = Some((Instant::now(), text));
         self.kept = None;

@@ -72,13 +72,22 @@ pub(crate) fn check_place(plan: &Plan<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes it.
+/// Makes it. Nothing is left of one that could not be made.
 pub(crate) fn make(scene: &Scene, plan: &Plan<'_>, tell: &mut Tell<'_>) -> Result<(Manifest, Ways)> {
     check_place(plan)?;
     let partial = partial_of(plan.into)?;
     begin(&partial)?;
+    let made = fill(scene, plan, &partial, tell);
+    if made.is_err() {
+        let _ = fs::remove_dir_all(&partial);
+    }
+    made
+}
+
+fn fill(scene: &Scene, plan: &Plan<'_>, partial: &Path, tell: &mut Tell<'_>) -> Result<(Manifest, Ways)> {
     let list = BufWriter::new(File::create_new(partial.join(FILES))?);
     let (files, _) = tree::measure(&scene.folder)?;
+    let partial = partial.to_owned();
     let mut filling = Filling { plan, partial, list, ways: Ways::default(), files: 0, bytes: 0, links: !plan.copy };
     tree::walk(&scene.folder, |path, is_folder| {
         if is_folder {
@@ -87,7 +96,7 @@ pub(crate) fn make(scene: &Scene, plan: &Plan<'_>, tell: &mut Tell<'_>) -> Resul
         filling.add(&scene.folder, path)?;
         tell("copying files", filling.files, Some(files))
     })
-    .context("the backup could not be written; the server's copy of the moment may be gone because it was stopped")?;
+    .context("the backup could not be written; if the server was stopped meanwhile, what it made for it is gone")?;
     crash::point("backup.copied");
     if let Some(key) = &scene.key {
         filling.add_key(key)?;

@@ -1,22 +1,14 @@
-//! What clients meet: the name, the certificate, the proxy, and the server behind it.
+//! What clients meet: the certificate, the proxy, and the server behind it.
 
-use std::net::{IpAddr, ToSocketAddrs};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use grasp_core::outbound::{Host, Reach};
 use hyper::header;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
-use tokio_rustls::rustls::client::danger::ServerCertVerifier;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::ask::{Answer, Front, Length, NoAnswer, PRETENDED};
 use super::finding::Findings;
 use super::lines::Proxy;
-use crate::config::Config;
+use super::time::{days_left, http_date, now};
 use crate::outbound::dial::DialProblem;
 use crate::outbound::stream::Stream;
 
@@ -28,14 +20,6 @@ const CHUNKED_BODY: usize = 2 << 20;
 
 /// Days before its end when a certificate should have been renewed: Let's Encrypt's clients do it thirty days before.
 const RENEWED_DAYS: u64 = 14;
-
-/// The longest that certificates live, and some more.
-const MAX_DAYS: u64 = 900;
-
-const DAY: u64 = 86_400;
-
-/// How long the system may look for a name.
-const LOOKUP: Duration = Duration::from_secs(15);
 
 /// How wrong a clock may be: events from the future are refused.
 const MAX_CLOCK_SECS: u64 = 60;
@@ -49,68 +33,6 @@ impl Server {
     pub(super) fn text(&self, name: &str) -> String {
         self.facts[name].as_str().unwrap_or_default().to_owned()
     }
-}
-
-/// Whether the name is one that others can use.
-pub(super) fn name(found: &mut Findings, config: &Config, via: bool) {
-    let domain = &config.domain;
-    let host = domain.rsplit_once(':').map_or(domain.as_str(), |(host, _)| host);
-    let is_address = host.parse::<IpAddr>().is_ok() || host.starts_with('[');
-    let fix = "set NGIT_DOMAIN to the public name of this service, such as code.example, before the first announcement names it";
-    match () {
-        () if is_address => {
-            found.odd("domain", format!("{domain} is an address, and the service speaks without TLS"), fix)
-        }
-        () if !host.contains('.') || host.ends_with(".localhost") => {
-            found.odd("domain", format!("{domain} is a name of this machine or network only"), fix);
-        }
-        () => found.fine("domain", domain.clone()),
-    }
-    if via {
-        return;
-    }
-    if is_address {
-        return;
-    }
-    match lookup(host) {
-        Err(problem) => found.wrong(
-            "dns",
-            format!("{host} leads nowhere ({problem})"),
-            format!("add an A record (IPv4) and an AAAA record (IPv6, if there is any) for {host} with this machine's public address"),
-        ),
-        Ok(addresses) => {
-            let shown = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            let private: Vec<String> =
-                addresses.iter().filter(|ip| Reach::Global.vet(**ip).is_err()).map(IpAddr::to_string).collect();
-            if private.is_empty() {
-                found.fine("dns", format!("{host} leads to {shown}"));
-            } else if private.len() == addresses.len() && !host.contains('.') {
-                found.odd("dns", format!("{host} leads to {shown}"), "only machines of this network can follow it");
-            } else {
-                found.wrong(
-                    "dns",
-                    format!("{host} leads to {}, which others cannot reach", private.join(", ")),
-                    "let its A and AAAA records name public addresses only; if this machine alone sees another address, check \
-                     /etc/hosts and ask from outside (graspd check --via on another machine)",
-                );
-            }
-        }
-    }
-}
-
-/// The addresses of a name, as this machine finds them. The thread that asks is left behind if nobody answers it.
-fn lookup(host: &str) -> std::io::Result<Vec<IpAddr>> {
-    let (tell, answer) = std::sync::mpsc::channel();
-    let name = host.to_owned();
-    std::thread::spawn(move || {
-        let found = (name.as_str(), 0).to_socket_addrs();
-        tell.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()))
-    });
-    let late = |_| std::io::Error::other("no answer in time");
-    let mut addresses = answer.recv_timeout(LOOKUP).map_err(late)??;
-    addresses.sort_unstable();
-    addresses.dedup();
-    Ok(addresses)
 }
 
 /// Asks the front, and the server what it saw.
@@ -196,30 +118,6 @@ async fn certificate(found: &mut Findings, front: &Front) -> bool {
     true
 }
 
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
-}
-
-/// For how many whole days a chain will be believed, up to a bound.
-fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host: &Host, now: u64) -> Option<u64> {
-    let (first, others) = chain.split_first()?;
-    let name = ServerName::try_from(host.to_string()).ok()?;
-    let provider = std::sync::Arc::new(ring::default_provider());
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
-    let is_good = |days: u64| {
-        let at = UnixTime::since_unix_epoch(Duration::from_secs(now + days * DAY));
-        verifier.verify_server_cert(first, others, &name, &[], at).is_ok()
-    };
-    // The first day on which it is no good.
-    let (mut good, mut bad) = (0, MAX_DAYS);
-    while bad - good > 1 {
-        let middle = good + (bad - good) / 2;
-        if is_good(middle) { good = middle } else { bad = middle }
-    }
-    is_good(0).then_some(good)
-}
-
 /// Whether it is this server that answers.
 fn front_door(
     found: &mut Findings,
@@ -303,25 +201,6 @@ fn clock(found: &mut Findings, answer: &Answer) {
             "the clock agrees with whoever answers, which may be the same machine (timedatectl says more)",
         );
     }
-}
-
-/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn http_date(text: &str) -> Option<u64> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let (day, year): (u64, u64) = (day.parse().ok()?, year.parse().ok()?);
-    let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? as u64 / 3 + 1;
-    let clock: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    let [hours, minutes, seconds] = clock[..] else { return None };
-    if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years begin in March here, so that leap days come last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // Of the first of March of the year 0, counted from 1970.
-    Some((days.checked_sub(719_468)?) * DAY + hours * 3_600 + minutes * 60 + seconds)
 }
 
 /// Whether the server hears the name that the client used.
@@ -430,44 +309,4 @@ fn advise(found: &mut Findings) {
          proxy_send_timeout 1h)",
     );
     found.advice("buffering", "not tried: packs should go through as they come (nginx: proxy_buffering off)");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// When the certificate of the tests ends.
-    const END: u64 = 4_948_399_485;
-
-    #[test]
-    fn days_are_counted() {
-        let read = |bytes: &'static [u8]| CertificateDer::from(bytes);
-        let authority = read(include_bytes!("../../outbound/certificates/authority.der"));
-        let chain = [read(include_bytes!("../../outbound/certificates/relay.test.der"))];
-        let left = |name: &str, now: u64| {
-            let mut roots = RootCertStore::empty();
-            roots.add(authority.clone()).expect("a certificate");
-            days_left(roots, &chain, &Host::Name(name.to_owned()), now)
-        };
-        assert_eq!(left("relay.test", END - 10 * DAY - 3_600), Some(10));
-        assert_eq!(left("relay.test", END - DAY / 2), Some(0));
-        assert_eq!(left("relay.test", END + 1), None);
-        assert_eq!(left("other.test", END - 10 * DAY), None);
-        assert_eq!(left("relay.test", END - 10_000 * DAY), Some(MAX_DAYS - 1));
-    }
-
-    #[test]
-    fn dates_are_read() {
-        for (text, secs) in [
-            ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
-            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-            ("Thu, 29 Feb 2024 12:00:00 GMT", 1_709_208_000),
-            ("Mon, 16 Nov 2026 10:00:00 GMT", 1_794_823_200),
-        ] {
-            assert_eq!(http_date(text), Some(secs), "{text}");
-        }
-        for wrong in ["", "yesterday", "Sun, 06 Xyz 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT"] {
-            assert_eq!(http_date(wrong), None, "{wrong}");
-        }
-    }
 }

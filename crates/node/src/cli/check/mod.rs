@@ -1,13 +1,16 @@
 //! `graspd check`: what is wrong with the set-up, and how to mend it.
 //!
-//! - [`local`]: what can be seen on this machine. [`front`]: what clients meet, up to the server and back.
-//! - [`ask`]: requests to the front. [`finding`]: what is told. [`lines`]: what to write for a proxy.
+//! - [`local`]: what can be seen on this machine. [`name`]: where the domain leads. [`front`]: what clients meet, up to the
+//!   server and back.
+//! - [`ask`]: requests to the front. [`time`]: clocks and certificates. [`finding`]: what is told. [`lines`]: what to write for a proxy.
 
 mod ask;
 mod finding;
 mod front;
 mod lines;
 mod local;
+mod name;
+mod time;
 
 use clap::{Arg, ArgMatches, Command};
 use grasp_core::nostr::hex;
@@ -63,7 +66,7 @@ pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), F
         let answer = context.call("check", Body::Arguments(json!({ "seen": &token })), &mut one_object);
         answer.ok().and_then(|mut answer| Some(std::mem::take(answer["seen"].as_array_mut()?))).unwrap_or_default()
     };
-    front::name(&mut found, &config, via.is_some());
+    name::look(&mut found, &config, via.is_some());
     let proxy = front::look(&mut found, &runtime, &front, server.as_ref(), &mut seen);
     tell(&found, &config, server.as_ref(), proxy, arguments.get_flag("json"))
 }

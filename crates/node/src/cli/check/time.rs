@@ -1,0 +1,98 @@
+//! What time it is, by whose clock, and for how long a certificate is good.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use grasp_core::outbound::Host;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+
+/// The longest that certificates live, and some more.
+const MAX_DAYS: u64 = 900;
+
+const DAY: u64 = 86_400;
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+/// For how many whole days a chain will be believed, up to a bound.
+pub(super) fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host: &Host, now: u64) -> Option<u64> {
+    let (first, others) = chain.split_first()?;
+    let name = ServerName::try_from(host.to_string()).ok()?;
+    let provider = std::sync::Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
+    let is_good = |days: u64| {
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(now + days * DAY));
+        verifier.verify_server_cert(first, others, &name, &[], at).is_ok()
+    };
+    // The first day on which it is no good.
+    let (mut good, mut bad) = (0, MAX_DAYS);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if is_good(middle) { good = middle } else { bad = middle }
+    }
+    is_good(0).then_some(good)
+}
+
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(super) fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
+    let (day, year): (u64, u64) = (day.parse().ok()?, year.parse().ok()?);
+    let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? as u64 / 3 + 1;
+    let clock: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let [hours, minutes, seconds] = clock[..] else { return None };
+    if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Years begin in March here, so that leap days come last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // Of the first of March of the year 0, counted from 1970.
+    Some((days.checked_sub(719_468)?) * DAY + hours * 3_600 + minutes * 60 + seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the certificate of the tests ends.
+    const END: u64 = 4_948_399_485;
+
+    #[test]
+    fn days_are_counted() {
+        let read = |bytes: &'static [u8]| CertificateDer::from(bytes);
+        let authority = read(include_bytes!("../../outbound/certificates/authority.der"));
+        let chain = [read(include_bytes!("../../outbound/certificates/relay.test.der"))];
+        let left = |name: &str, now: u64| {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.clone()).expect("a certificate");
+            days_left(roots, &chain, &Host::Name(name.to_owned()), now)
+        };
+        assert_eq!(left("relay.test", END - 10 * DAY - 3_600), Some(10));
+        assert_eq!(left("relay.test", END - DAY / 2), Some(0));
+        assert_eq!(left("relay.test", END + 1), None);
+        assert_eq!(left("other.test", END - 10 * DAY), None);
+        assert_eq!(left("relay.test", END - 10_000 * DAY), Some(MAX_DAYS - 1));
+    }
+
+    #[test]
+    fn dates_are_read() {
+        for (text, secs) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+            ("Thu, 29 Feb 2024 12:00:00 GMT", 1_709_208_000),
+            ("Mon, 16 Nov 2026 10:00:00 GMT", 1_794_823_200),
+        ] {
+            assert_eq!(http_date(text), Some(secs), "{text}");
+        }
+        for wrong in ["", "yesterday", "Sun, 06 Xyz 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT"] {
+            assert_eq!(http_date(wrong), None, "{wrong}");
+        }
+    }
+}
