@@ -280,7 +280,7 @@ fn a_restore_that_was_interrupted_is_noticed_and_begins_anew() {
     let backups = TempDir::new().expect("a folder");
     let backup = place(&backups, "backup");
     stage.server.run(&["backup", text(&backup)]).well();
-    for at in ["restore.copied", "restore.anew"] {
+    for at in ["restore.copying", "restore.copied", "restore.anew"] {
         let folder = TempDir::new().expect("a folder");
         let crash = [NAMED, ("GRASPD_CRASH_AT", at)];
         assert_eq!(run(folder.path(), &crash, &["restore", text(&backup)]).code, None, "{at}");

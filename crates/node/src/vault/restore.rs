@@ -40,9 +40,7 @@ pub(crate) fn restore(from: &Path, config: &Config, rules: &Rules, tell: &mut Te
         let to = place_of(&entry.path, config);
         bring(from, &entry, &to)?;
         done += 1;
-        if done % 100 == 0 {
-            crash::point("restore.copying");
-        }
+        crash::point("restore.copying");
         tell("restoring files", done, Some(manifest.files))
     })?;
     ensure!(done == manifest.files, "the list of files has {done} instead of {}", manifest.files);
