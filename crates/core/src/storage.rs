@@ -77,6 +77,15 @@ impl Quotas {
         self.bytes_per_repository.is_some() || self.bytes_per_key.is_some()
     }
 
+    /// The same as [`left`](Self::left) for what strangers bring: they may fill half of a quota, so that they cannot lock
+    /// out those whose it is.
+    #[must_use]
+    pub fn left_for_others(&self, weight: Weight) -> Option<(u64, Quota)> {
+        let half = |most: Option<u64>| most.map(|most| most / 2);
+        let (bytes_per_repository, bytes_per_key) = (half(self.bytes_per_repository), half(self.bytes_per_key));
+        Self { bytes_per_repository, bytes_per_key, ..*self }.left(weight)
+    }
+
     /// How many bytes may be added, and which quota says so. `None` if no quota does.
     #[must_use]
     pub fn left(&self, weight: Weight) -> Option<(u64, Quota)> {
@@ -112,6 +121,8 @@ mod tests {
         assert_eq!(quotas.left(weight(30, 950)), Some((50, Quota::Key(1_000))));
         assert_eq!(quotas.left(weight(130, 130)), Some((0, Quota::Repository(100))));
         assert_eq!(Quotas::default().left(weight(5, 5)), None);
+        assert_eq!(quotas.left_for_others(weight(30, 40)), Some((20, Quota::Repository(50))));
+        assert_eq!(quotas.left_for_others(weight(60, 60)), Some((0, Quota::Repository(50))));
         assert!(quotas.weigh() && !Quotas::default().weigh());
     }
 }

@@ -151,7 +151,8 @@ fn begin(server: &Server, file: &Path) -> Child {
 
 #[test]
 fn a_killed_import_goes_on_and_ends_the_same() {
-    const COUNT: u64 = 12_000;
+    // As many as take a few seconds, so that somebody can be killed meanwhile.
+    const COUNT: u64 = 50_000;
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("events.jsonl");
     let all = notes(COUNT);

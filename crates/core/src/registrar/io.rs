@@ -69,8 +69,6 @@ pub struct Haul {
     pub fetch: FetchId,
     /// The pack.
     pub parcel: Parcel,
-    /// Bytes of it.
-    pub bytes: u64,
 }
 
 /// Names one push for the life of the process.

@@ -94,7 +94,8 @@ impl Registrar {
         };
         let strays = matches!(purpose, Purpose::Task(Task::Align(_) | Task::Adopt(_)));
         let grows = matches!(purpose, Purpose::Permit(_) | Purpose::Arrival(_) | Purpose::Task(Task::Adopt(_)));
-        let weigh = grows && self.rules.quotas.weigh();
+        // Whoever is turned away anyhow costs nobody a look.
+        let weigh = grows && self.rules.quotas.weigh() && self.space != Mark::Hard && self.is_open(site);
         Question { site: site.clone(), events, strays, weigh }
     }
 
@@ -189,7 +190,10 @@ impl Registrar {
         let named =
             |id: EventId| told.events.get(&id).map_or(Named::Unknown, |found| self.named(&push.site, &found.event));
         let permit = push::authorise(&scene, &push.commands, named)?;
-        let permit = Permit { left: self.rules.quotas.left(told.weight), ..permit };
+        let quotas = &self.rules.quotas;
+        // Anybody may offer a pull request; half of the room is the maintainers' alone.
+        let left = if permit.state.is_some() { quotas.left(told.weight) } else { quotas.left_for_others(told.weight) };
+        let permit = Permit { left, ..permit };
         if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
             return Err(PushRefusal::NoRoom);
         }
@@ -232,7 +236,7 @@ impl Registrar {
     fn fits(&self, arrival: &Arrival, permit: Permit) -> Result<Permit, PushRefusal> {
         let delivered = |event: &EventId| arrival.uploads.iter().find(|upload| upload.event == *event);
         if let Some((left, quota)) = permit.left
-            && arrival.bytes > left
+            && arrival.bytes + arrival.uploads.iter().map(|upload| upload.bytes).sum::<u64>() > left
         {
             return Err(PushRefusal::Quota(quota));
         }
@@ -318,8 +322,9 @@ impl Registrar {
 
     /// What the hunt has brought moves in, and the site follows what is signed.
     fn adoption(&self, haul: &Haul, told: &Told) -> Option<Work> {
-        // A fetch brings no more than the quotas left when it began; others may have been faster.
-        let fits = self.rules.quotas.left(told.weight).is_none_or(|(left, _)| haul.bytes <= left);
+        // A fetch brings no larger pack than the quotas left when it began. Its index comes on top, and whoever refused it
+        // for that would fetch it again and again.
+        let fits = self.rules.quotas.left(told.weight).is_none_or(|(left, _)| left > 0);
         (fits && self.is_open(&haul.site)).then(|| {
             let adopt = vec![haul.parcel.clone()];
             Work::Align(Align { adopt, ..self.aligned(&haul.site, told) })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use grasp_core::nostr::event::Coordinate;
-use grasp_core::nostr::{Event, EventId, PublicKey, kinds};
+use grasp_core::nostr::{Event, EventId, PublicKey, hex, kinds};
 use grasp_core::repo::RepoId;
 use grasp_store::{Record, Store};
 use serde_json::{Value, json};
@@ -36,6 +36,12 @@ pub(super) async fn export(admin: &Arc<Admin>, request: Request, tell: Teller) -
     let after = arguments["after"].as_u64().unwrap_or(0);
     let held = arguments["held"] == true;
     let store = admin.house.rooms.store.clone();
+    let id = hex::encode(&store.id());
+    if arguments["store"].as_str().is_some_and(|known| known != id) {
+        let text = "the server has another store than when this export was begun, and counts from another beginning: begin anew";
+        return Err(Complaint::new("other_store", text));
+    }
+    tell.item(json!({ "store": id })).await?;
     let work = move || run(&store, &mut wanted, (after, held), &tell);
     let failed = |problem: String| Complaint::new("failed", problem);
     tokio::task::spawn_blocking(work).await.map_err(|problem| failed(problem.to_string()))?

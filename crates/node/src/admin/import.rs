@@ -47,9 +47,12 @@ pub(super) async fn import(admin: &Arc<Admin>, request: Request, tell: Teller) -
                     }
                 };
                 for found in lines.take(&part) {
-                    let Found::Line { text, end } = found else {
-                        window.skip(lines.at, "too_long");
-                        continue;
+                    let (text, end) = match found {
+                        Found::Line { text, end } => (text, end),
+                        Found::TooLong { end } => {
+                            window.skip(end, "too_long");
+                            continue;
+                        }
                     };
                     let Some(place) = line.place(text.len()).await else {
                         return Err(Complaint::new("going_down", "the server is going down"));
@@ -164,6 +167,11 @@ fn may_come(why: &Refusal) -> bool {
         Refusal::NoAnnouncement
             | Refusal::NotMaintainer
             | Refusal::Unrelated
+            // Who invites its author may come behind it.
+            | Refusal::NotListed
+            | Refusal::NotArchived
+            | Refusal::NotWhitelisted
+            | Refusal::NoNewRepositories
             | Refusal::TooMuchHeld
             | Refusal::PurgatoryFull
     )
@@ -181,7 +189,7 @@ struct Lines {
 
 enum Found {
     Line { text: String, end: u64 },
-    TooLong,
+    TooLong { end: u64 },
 }
 
 impl Lines {
@@ -201,7 +209,7 @@ impl Lines {
             if complete {
                 let text = String::from_utf8_lossy(&std::mem::take(&mut self.open)).trim().to_owned();
                 if std::mem::take(&mut self.long) {
-                    found.push(Found::TooLong);
+                    found.push(Found::TooLong { end: self.at });
                 } else if !text.is_empty() {
                     found.push(Found::Line { text, end: self.at });
                 }
@@ -225,11 +233,13 @@ mod tests {
             heard.extend(lines.take(part));
         }
         heard.extend(lines.take(b"\n"));
+        let past = 24 + limits::MAX_MESSAGE_BYTES as u64 + 2;
+        assert!(heard.iter().any(|found| matches!(found, Found::TooLong { end } if *end == past)), "its own end");
         let texts: Vec<Option<(&str, u64)>> = heard
             .iter()
             .map(|found| match found {
                 Found::Line { text, end } => Some((text.as_str(), *end)),
-                Found::TooLong => None,
+                Found::TooLong { .. } => None,
             })
             .collect();
         assert_eq!(texts[..2], [Some(("{\"a\":1}", 8)), Some(("{\"b\":\"é\"}", 24))]);

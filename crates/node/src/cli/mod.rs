@@ -164,6 +164,14 @@ pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
     }
 }
 
+/// For commands whose exit status is their answer: it is the same when nobody reads what they print.
+pub(crate) fn or_unread(said: Result<(), Failure>) -> Result<(), Failure> {
+    match said {
+        Err(Failure::Unread) => Ok(()),
+        said => said,
+    }
+}
+
 /// The text of a JSON value; nothing if it is none.
 pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

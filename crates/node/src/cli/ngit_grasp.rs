@@ -64,7 +64,8 @@ pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), F
         look(context, &source, is_json)
     };
     if source.changed().is_ok_and(|now| now != before) {
-        eprintln!("graspd: warning: the events changed while they were read: stop ngit-grasp, and run this again");
+        let text = "the events changed while they were read: stop ngit-grasp, and run this again";
+        return result.and(Err(Failure::Failed(text.to_owned())));
     }
     result
 }
@@ -123,6 +124,8 @@ struct Moved {
     repositories: u64,
     refs: u64,
     refused: Vec<(String, String)>,
+    /// What the next run tries again.
+    failed: Vec<(String, String)>,
 }
 
 fn execute(context: &Context<'_>, source: &Source, work: &Path, is_json: bool) -> Result<(), Failure> {
@@ -133,15 +136,26 @@ fn execute(context: &Context<'_>, source: &Source, work: &Path, is_json: bool) -
     let result = move_in(context, source, work, &base, &mut moved, &mut progress);
     drop(progress);
     result?;
+    let again = || Failure::Failed(format!("{} repositories could not be pushed: run it again", moved.failed.len()));
     if is_json {
-        return say(moved.value());
+        say(moved.value())?;
+        return if moved.failed.is_empty() { Ok(()) } else { Err(again()) };
     }
     say(table(&moved.events))?;
     say(format!("\n{} repositories, {} refs", count(moved.repositories), count(moved.refs)))?;
     for (repo, why) in &moved.refused {
         say(super::table::plain(&format!("refused: {repo}: {why}")))?;
     }
-    say(format!("\nAll is done; {} can be removed.", work.display()))
+    for (repo, why) in &moved.failed {
+        say(super::table::plain(&format!("failed: {repo}: {why}")))?;
+    }
+    match (moved.failed.is_empty(), moved.refused.len()) {
+        (false, _) => Err(again()),
+        (true, 0) => say(format!("\nAll is done; {} can be removed.", work.display())),
+        (true, some) => {
+            say(format!("\nAll is done, but for {some} that were refused; {} says what was moved.", work.display()))
+        }
+    }
 }
 
 fn move_in(
@@ -170,6 +184,7 @@ fn move_in(
         }
         let here = repositories.get(name).map_or(&[][..], Vec::as_slice);
         moved.repositories += here.len() as u64;
+        let before = moved.failed.len();
         if let Some(events) = workplace.events(name) {
             moved.events = moved.events.plus(&bring_quietly(context, &events)?);
             moved.push(here, Part::Branches, base);
@@ -179,7 +194,9 @@ fn move_in(
             moved.push(here, Part::Pulls, base);
         }
         grasp_git::crash::point("import.pushed");
-        workplace.done(name).map_err(failed)?;
+        if moved.failed.len() == before {
+            workplace.done(name).map_err(failed)?;
+        }
     }
     progress.show("repository names", all, Some(all));
     if !workplace.is_done("*") {
@@ -197,6 +214,7 @@ impl Moved {
                 Ok(pushed) => {
                     self.refs += pushed.refs;
                     self.refused.extend(pushed.refused.into_iter().map(|why| (repo.to_string(), why)));
+                    self.failed.extend(pushed.failed.into_iter().map(|why| (repo.to_string(), why)));
                 }
                 Err(problem) => self.refused.push((repo.to_string(), format!("{problem:#}"))),
             }
@@ -204,13 +222,16 @@ impl Moved {
     }
 
     fn value(&self) -> Value {
-        let refused: Vec<Value> =
-            self.refused.iter().map(|(repo, why)| json!({ "repository": repo, "why": why })).collect();
+        let list = |pairs: &[(String, String)]| -> Vec<Value> {
+            pairs.iter().map(|(repo, why)| json!({ "repository": repo, "why": why })).collect()
+        };
+        let (refused, failed) = (list(&self.refused), list(&self.failed));
         json!({
             "events": self.events.value(),
             "repositories": self.repositories,
             "refs": self.refs,
             "repositories_refused": refused,
+            "repositories_failed": failed,
         })
     }
 }

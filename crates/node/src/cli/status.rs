@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::call::Body;
 use super::table::{Align, Table, plain};
-use super::{Context, Failure, json_argument, number, one_object, say, text};
+use super::{Context, Failure, json_argument, number, one_object, or_unread, say, text};
 use crate::door::pages::status::words::{bytes, count, duration};
 
 pub(super) fn command() -> Command {
@@ -23,9 +23,9 @@ pub(super) fn command() -> Command {
 pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
     let status = context.call("status", Body::none(), &mut one_object)?;
     if arguments.get_flag("json") {
-        say(&status)?;
+        or_unread(say(&status))?;
     } else {
-        say(summary(&status))?;
+        or_unread(say(summary(&status)))?;
     }
     if status["ready"] == true {
         return Ok(());

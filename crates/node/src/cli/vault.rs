@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::table::{Align, Table};
-use super::{Context, Failure, json_argument, say};
+use super::{Context, Failure, json_argument, or_unread, say};
 use crate::config::{Config, Loaded};
 use crate::door::pages::status::words::{bytes, count};
 use crate::rooms;
@@ -182,7 +182,12 @@ pub(super) fn verify(context: &Context<'_>, arguments: &ArgMatches) -> Result<()
             let manifest = Manifest::of(from).map_err(failed)?;
             verify::files(from, &manifest, &mut report, &mut tell).map_err(failed)?;
             let scene = Scene { folder: from.clone(), ..manifest.scene };
-            look(&scene, &mut config, &mut report, &mut tell)?;
+            if report.store_is_damaged {
+                // A map of a broken file can end the process.
+                report.complain("events: the store was not opened, so nothing is known of git data".to_owned());
+            } else if let Err(problem) = look(&scene, &mut config, &mut report, &mut tell) {
+                report.complain(problem.to_string());
+            }
         }
         None => {
             let mut found = context.settings()?.config;
@@ -194,9 +199,9 @@ pub(super) fn verify(context: &Context<'_>, arguments: &ArgMatches) -> Result<()
     }
     drop(progress);
     if arguments.get_flag("json") {
-        say(report.value())?;
+        or_unread(say(report.value()))?;
     } else {
-        tell_people(&report)?;
+        or_unread(tell_people(&report))?;
     }
     match report.problems.len() as u64 + report.more {
         0 => Ok(()),

@@ -9,7 +9,7 @@ use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use grasp_git::crash;
 use grasp_git::vault::{Seal, Sealer};
 
@@ -97,6 +97,7 @@ fn fill(scene: &Scene, plan: &Plan<'_>, partial: &Path, tell: &mut Tell<'_>) -> 
         tell("copying files", filling.files, Some(files))
     })
     .context("the backup could not be written; if the server was stopped meanwhile, what it made for it is gone")?;
+    ensure!(filling.files == files, "some of it went away meanwhile: {} of {files} files are there", filling.files);
     crash::point("backup.copied");
     if let Some(key) = &scene.key {
         filling.add_key(key)?;
@@ -131,7 +132,8 @@ impl Filling<'_> {
         // Others than git's files have to be read to be known, and then they may as well be copied.
         let is_same = path.starts_with("git")
             && matches!((Seal::of(&base), Seal::of(from)), (Ok(one @ Seal::Trailer(_)), Ok(other)) if one == other);
-        Ok(is_same && fs::hard_link(&base, to).is_ok())
+        // It is read whole: what has rotted there must not be taken for a copy.
+        Ok(is_same && Seal::of(&base)?.fits(&base)? && fs::hard_link(&base, to).is_ok())
     }
 
     fn is_linked(&mut self, from: &Path, to: &Path) -> Result<bool> {

@@ -26,6 +26,8 @@ pub(crate) struct Output {
     kept: Option<(File, PathBuf)>,
     /// What is asked for: an export that goes on must ask for the same.
     wanted: Value,
+    /// The store that the sequence numbers are of, once it is known.
+    store: Option<String>,
     /// Everything up to this sequence number is written...
     seq: u64,
     /// ...in so many bytes.
@@ -37,7 +39,7 @@ impl Output {
     /// Standard output.
     pub(crate) fn standard(wanted: Value, after: u64) -> Self {
         let out = Box::new(BufWriter::new(std::io::stdout()));
-        Self { out, kept: None, wanted, seq: after, bytes: 0, noted: Instant::now() }
+        Self { out, kept: None, wanted, store: None, seq: after, bytes: 0, noted: Instant::now() }
     }
 
     /// A file: a new one, or one that goes on.
@@ -67,7 +69,8 @@ impl Output {
         file.set_len(bytes)?;
         file.seek(SeekFrom::End(0))?;
         let out = Box::new(BufWriter::new(file.try_clone()?));
-        Ok(Self { out, kept: Some((file, beside)), wanted, seq, bytes, noted: Instant::now() })
+        let store = noted.and_then(|noted| Some(noted["store"].as_str()?.to_owned()));
+        Ok(Self { out, kept: Some((file, beside)), wanted, store, seq, bytes, noted: Instant::now() })
     }
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
@@ -80,6 +83,10 @@ impl Output {
 
     /// An event with its sequence number. Held events have none, and are written anew each time.
     fn take(&mut self, item: &Value) -> Result<(), Failure> {
+        if let Some(store) = item["store"].as_str() {
+            self.store = Some(store.to_owned());
+            return Ok(());
+        }
         let text = item["event"].as_str().unwrap_or_default();
         self.write(text)?;
         if let Some(seq) = item["seq"].as_u64() {
@@ -96,7 +103,10 @@ impl Output {
         self.out.flush()?;
         if let Some((file, beside)) = &self.kept {
             file.sync_all()?;
-            note::write(beside, &json!({ "seq": self.seq, "bytes": self.bytes, "wanted": self.wanted }))?;
+            note::write(
+                beside,
+                &json!({ "seq": self.seq, "bytes": self.bytes, "wanted": self.wanted, "store": self.store }),
+            )?;
         }
         self.noted = Instant::now();
         Ok(())
@@ -106,6 +116,7 @@ impl Output {
     pub(crate) fn fill(mut self, context: &Context<'_>) -> Result<Value, Failure> {
         let mut arguments = self.wanted.clone();
         arguments["after"] = json!(self.seq);
+        arguments["store"] = json!(self.store);
         let mut progress = Progress::new();
         let done = context.call("export", Body::Arguments(arguments), &mut |line| match line {
             Line::Progress { what, done, total } => {

@@ -78,6 +78,14 @@ impl Source {
         Ok(fs::metadata(self.events.join("data.mdb"))?.modified()?)
     }
 
+    /// What tells these events from others, and from themselves at another time.
+    fn mark(&self) -> Result<String> {
+        let file = self.events.join("data.mdb");
+        let about = fs::metadata(&file)?;
+        let at = about.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        Ok(format!("{}\n{} bytes\n{at}\n", file.canonicalize()?.display(), about.len()))
+    }
+
     /// Shows every event that can be read and is signed; counts the others.
     fn each(&self, mut show: impl FnMut(Signed) -> Result<()>) -> Result<BTreeMap<String, u64>> {
         let mut verifier = Verifier::default();
@@ -186,6 +194,9 @@ impl Survey {
     }
 }
 
+/// The file that says whose events were sorted.
+const SOURCE: &str = "source";
+
 /// A folder of our own, in which events are sorted and it is noted what is done.
 pub(crate) struct Workplace {
     folder: PathBuf,
@@ -196,6 +207,15 @@ impl Workplace {
     /// Opens it, or makes it: then all events are read and sorted, in files for each name and one for the rest.
     pub(crate) fn open(folder: &Path, source: &Source, tell: &mut Tell<'_>) -> Result<Self> {
         let sorted = folder.join("sorted");
+        let mark = source.mark()?;
+        if sorted.exists() && fs::read_to_string(sorted.join(SOURCE)).ok().as_deref() != Some(mark.as_str()) {
+            // Of other events, or of these when there were fewer.
+            fs::remove_dir_all(&sorted)?;
+            match fs::remove_file(folder.join("done")) {
+                Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
+                _ => {}
+            }
+        }
         if !sorted.exists() {
             let draft = folder.join("sorting");
             match fs::remove_dir_all(&draft) {
@@ -204,6 +224,7 @@ impl Workplace {
             }
             fs::create_dir_all(draft.join("names")).with_context(|| format!("cannot use {}", folder.display()))?;
             sort(source, &draft, tell)?;
+            fs::write(draft.join(SOURCE), &mark)?;
             super::tree::sync(&draft)?;
             fs::rename(&draft, &sorted)?;
         }

@@ -13,6 +13,9 @@ const PULLS_AT_ONCE: usize = 20;
 /// Characters of what git says that are told.
 const MAX_WORDS: usize = 600;
 
+/// Codes of refusals that say nothing about what was pushed.
+const LATER: [&str; 5] = ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER"];
+
 /// What of a repository is pushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
@@ -29,6 +32,8 @@ pub(crate) struct Pushed {
     pub(crate) refs: u64,
     /// What was refused, in git's words.
     pub(crate) refused: Vec<String>,
+    /// What could not be tried, or may be taken later: the same should be pushed again.
+    pub(crate) failed: Vec<String>,
 }
 
 /// Pushes a part of a repository, which is only read: git works in a folder of its own that borrows its objects.
@@ -60,7 +65,12 @@ pub(crate) fn push(from: &Path, part: Part, to: &str) -> Result<Pushed> {
             .filter(|line| line.starts_with('!') || line.starts_with("remote:") || line.starts_with("fatal:"))
             .collect();
         pushed.refs += words.lines().filter(|line| line.starts_with(['*', ' ', '+', '='])).count() as u64;
-        pushed.refused.push(told.join("; ").chars().take(MAX_WORDS).collect());
+        let told: String = told.join("; ").chars().take(MAX_WORDS).collect();
+        // Without a word about a ref or the repository the server was not reached; and it may be busy or have no room for now.
+        let is_unknown = |line: &str| line.starts_with("fatal: repository '") && line.ends_with("' not found");
+        let was_judged = words.lines().any(|line| line.starts_with('!') || is_unknown(line));
+        let is_final = was_judged && !LATER.iter().any(|code| words.contains(code));
+        if is_final { pushed.refused.push(told) } else { pushed.failed.push(told) }
     }
     Ok(pushed)
 }

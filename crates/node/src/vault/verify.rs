@@ -43,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) problems: Vec<String>,
     /// How much more is wrong.
     pub(crate) more: u64,
+    /// Whether the event store is not as it was written: then it is not opened.
+    pub(crate) store_is_damaged: bool,
 }
 
 /// What must be somewhere.
@@ -60,7 +62,7 @@ struct Demand {
 }
 
 impl Report {
-    fn complain(&mut self, problem: String) {
+    pub(crate) fn complain(&mut self, problem: String) {
         if self.problems.len() < MAX_PROBLEMS { self.problems.push(problem) } else { self.more += 1 }
     }
 
@@ -86,6 +88,7 @@ pub(crate) fn files(folder: &Path, manifest: &Manifest, report: &mut Report, tel
     let mut known = BTreeSet::new();
     manifest.each(folder, |entry| {
         let path = folder.join(&entry.path);
+        let before = report.problems.len() as u64 + report.more;
         match fs::metadata(&path) {
             Err(problem) => report.complain(format!("{}: {problem}", entry.path.display())),
             Ok(found) if found.len() != entry.bytes => {
@@ -98,6 +101,8 @@ pub(crate) fn files(folder: &Path, manifest: &Manifest, report: &mut Report, tel
                 Err(problem) => report.complain(format!("{}: {problem}", entry.path.display())),
             },
         }
+        let is_wrong = report.problems.len() as u64 + report.more > before;
+        report.store_is_damaged |= is_wrong && entry.path.starts_with("events");
         report.files += 1;
         report.bytes += entry.bytes;
         known.insert(entry.path);
@@ -251,13 +256,18 @@ fn git_data(
     for (done, (site, mut oids)) in (1..).zip(at_site) {
         let folder = folder_of(scene, &site);
         if folder.join("HEAD").exists() {
-            let targets = checker.targets(&folder)?;
-            oids.extend(targets.iter().cloned());
-            let lacking: BTreeSet<String> = checker
-                .missing(&folder, &oids)
-                .with_context(|| format!("cannot look at {site}"))?
-                .into_iter()
-                .collect();
+            let looked = checker.targets(&folder).map_err(anyhow::Error::from).and_then(|targets| {
+                oids.extend(targets.iter().cloned());
+                let lacking: BTreeSet<String> = checker.missing(&folder, &oids)?.into_iter().collect();
+                Ok((targets, lacking))
+            });
+            let (targets, lacking) = match looked {
+                Ok(looked) => looked,
+                Err(problem) => {
+                    report.complain(format!("{site}: cannot be looked at: {problem}"));
+                    continue;
+                }
+            };
             for oid in targets.intersection(&lacking) {
                 report.complain(format!("{site}: a ref points to {oid}, which is not all there"));
             }

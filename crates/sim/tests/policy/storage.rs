@@ -50,6 +50,10 @@ fn at_the_hard_mark_only_what_makes_room_is_taken() {
     says(&mut house, &announcement, AGAIN);
     assert_eq!(code(&house.push(&push(&o(), &oid('b'), 10))), "E-DISK-FULL");
     stands(&house, &[&announcement, &state], &[&newer]);
+    let (mut other, theirs, _) = hosting(rules(), &[]);
+    other.inform(Input::Space(Mark::Hard));
+    says(&mut other, &o().unlisted("tool", 400, &[]), DELISTED);
+    assert!(!other.sets().0.contains(&theirs.id), "and be withdrawn");
     let gone = o().delete(300, &[&announcement]);
     says(&mut house, &gone, SERVED);
     assert!(!house.sets().0.contains(&announcement.id), "a repository can always be taken away");

@@ -1,8 +1,9 @@
 //! Kind 30617: which repositories are hosted here.
 
 use super::World;
+use crate::nostr::event::Event;
 use crate::nostr::reason::{Known, Need, Refusal, Verdict};
-use crate::nostr::{PublicKey, Signed, supersedes};
+use crate::nostr::{PublicKey, Signed, kinds, supersedes};
 use crate::repo::catalog::Slots;
 use crate::repo::{Announcement, Catalog};
 use crate::storage::Mark;
@@ -26,6 +27,12 @@ impl World<'_> {
             Some(_) if withdraws(self.catalog, &new) => Verdict::Refuse(Refusal::Delisted),
             Some(refusal) => Verdict::Refuse(refusal),
         }
+    }
+
+    /// Whether an event ends the hosting of a repository.
+    pub(super) fn takes_away(self, event: &Event) -> bool {
+        event.kind == kinds::ANNOUNCEMENT
+            && self.rules.announcement(event).is_some_and(|new| withdraws(self.catalog, &new))
     }
 
     /// What keeps a repository from being hosted for its own sake.

@@ -159,7 +159,8 @@ impl World<'_> {
             return verdict;
         }
         // What makes things go is always welcome.
-        if self.space == Mark::Hard && !matches!(event.kind, kinds::DELETION | kinds::VANISH) {
+        let makes_room = matches!(event.kind, kinds::DELETION | kinds::VANISH) || self.takes_away(event);
+        if self.space == Mark::Hard && !makes_room {
             return Verdict::Refuse(Refusal::DiskFull);
         }
         match (event.kind, self.rules.mode) {

@@ -82,6 +82,7 @@ impl Why {
             room if room.is_about_room() => None,
             Refusal::Unrelated => Some(Self::Unlinked),
             Refusal::NoAnnouncement
+            | Refusal::TooManyRepositories(_)
             | Refusal::NotMaintainer
             | Refusal::NotListed
             | Refusal::Delisted

@@ -20,7 +20,7 @@ use self::ask::Front;
 use self::finding::Findings;
 use self::front::Server;
 use super::call::Body;
-use super::{Context, Failure, json_argument, one_object, say};
+use super::{Context, Failure, json_argument, one_object, or_unread, say};
 use crate::config::Config;
 
 /// What a proxy's site mends.
@@ -85,11 +85,11 @@ fn tell(
         let findings: Vec<Value> = found.0.iter().map(finding::Finding::to_json).collect();
         let sites: serde_json::Map<String, Value> =
             sites.into_iter().map(|(name, site)| (name.to_ascii_lowercase(), json!(site))).collect();
-        say(json!({ "ok": wrongs == 0, "findings": findings, "sites": sites }))?;
+        or_unread(say(json!({ "ok": wrongs == 0, "findings": findings, "sites": sites })))?;
     } else {
-        say(found)?;
+        or_unread(say(found))?;
         for (name, site) in sites {
-            say(format!("\nA site for {name} that does all of it:\n\n{site}"))?;
+            or_unread(say(format!("\nA site for {name} that does all of it:\n\n{site}")))?;
         }
     }
     match wrongs {

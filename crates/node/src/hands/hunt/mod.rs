@@ -251,8 +251,7 @@ impl HuntRoom {
             debug!(site = %fetch.site, url = %fetch.target, found = catch.oids.len(), end = ?catch.end, "fetched");
             match pack {
                 Some(pack) => {
-                    let haul =
-                        Haul { site: fetch.site, fetch: id, parcel: pack.parcel(), bytes: pack.bytes().unwrap_or(0) };
+                    let haul = Haul { site: fetch.site, fetch: id, parcel: pack.parcel() };
                     line.post(Note::Hunt(HuntNote::Arrived(haul, pack)));
                 }
                 // It is here, and nobody has noticed.

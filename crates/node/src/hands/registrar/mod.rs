@@ -265,7 +265,9 @@ impl Desk {
         for note in notes {
             match note {
                 Note::Hunt(HuntNote::Remember(..)) => {}
-                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) | Note::Rules(..) => state.unheard.push(note),
+                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) | Note::Rules(..) | Note::Space(_) => {
+                    state.unheard.push(note)
+                }
                 other => self.turn_away(other),
             }
         }
@@ -280,6 +282,8 @@ impl Desk {
         for note in notes {
             match note {
                 Note::Ordered(order, _) => drop(state.orders.remove(&order.id)),
+                // The new registrar is told.
+                Note::Space(mark) => state.space = mark,
                 other => self.turn_away(other),
             }
         }
