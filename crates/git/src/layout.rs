@@ -209,7 +209,7 @@ impl Layout {
     }
 
     /// Whoever takes git data away has this while it does, and has it before a turn: not while somebody has
-    /// [`stillness`](Self::stillness).
+    /// [`hold_removals`](Self::hold_removals).
     pub fn removal(&self) -> RwLockReadGuard<'_, ()> {
         self.removals.read().unwrap_or_else(PoisonError::into_inner)
     }

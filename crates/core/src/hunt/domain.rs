@@ -189,7 +189,8 @@ impl Domain {
             self.lease.0 -= 1;
             return None;
         }
-        let ahead = (own.per_minute / limits::HUNT_LEASE_PART).max(1);
+        // After a restart nobody knows yet what the server states: what is usual must be enough for what was leased.
+        let ahead = (own.per_minute.min(self.usual.per_minute) / limits::HUNT_LEASE_PART).max(1);
         self.lease = (ahead, now.mono.plus_secs(limits::HUNT_LEASE_SECS));
         Some(self.row(now))
     }

@@ -1,7 +1,7 @@
 //! Commands of the operator. Most of them talk to the running server through its admin socket.
 //!
 //! - [`call`]: one call to the server. [`table`]: columns. [`progress`]: how far something is.
-//! - [`reference`]: documents that are made of the code.
+//! - [`mod@reference`]: documents that are made of the code.
 //! - One file per command, with its `command()` for the command line and its `run()`, both named in [`COMMANDS`].
 //!
 //! Every command takes `--json`: one object, or one object per line for lists. The exit status is 0 when it went well, 1
