@@ -6,11 +6,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use serde_json::Value;
+use support::nginx::Nginx;
 use support::operator::Said;
 use support::{DEADLINE, Server, eventually};
 
@@ -294,48 +293,6 @@ fn people_are_told_in_words() {
     assert!(said.out.contains("A site for nginx") && !said.out.contains("A site for Caddy"), "{}", said.out);
     let said = server.run(&["check", "--via", "ftp://nobody"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
-}
-
-/// nginx with a site.
-struct Nginx {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Nginx {
-    fn with(site: &str) -> Self {
-        let program = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx", "/usr/local/sbin/nginx"];
-        let program = program.into_iter().find(|path| Path::new(path).exists()).expect("install nginx");
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let at = folder.path().display();
-        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
-            .concat();
-        let config = format!(
-            "daemon off; master_process off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
-             events {{ worker_connections 100; }}\nhttp {{ access_log off;\n{paths}\n{site} }}\n"
-        );
-        fs::write(folder.path().join("nginx.conf"), config).expect("a file");
-        let child = Command::new(program)
-            .arg("-p")
-            .arg(folder.path())
-            .arg("-e")
-            .arg(folder.path().join("error.log"))
-            .arg("-c")
-            .arg(folder.path().join("nginx.conf"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("nginx starts");
-        Self { child, _folder: folder }
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The site that is printed mends everything that a bare one does wrong.

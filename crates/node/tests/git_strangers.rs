@@ -6,12 +6,11 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use grasp_sim::author::owned;
 use support::attack::{connect, expect_nothing_left, files, read_to_close};
 use support::git::{MAIN, Said, THEN, Work, repo_path};
+use support::nginx::Nginx;
 use support::stage::{Stage, main_at, one_commit};
 use support::wire::{self, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs};
 use support::{Server, eventually};
@@ -352,24 +351,16 @@ fn what_strangers_write_is_text() {
 
 /// nginx before a server, with request buffering on one port and without on another.
 struct Proxy {
-    child: Child,
+    _nginx: Nginx,
     buffering: u16,
     streaming: u16,
-    _folder: tempfile::TempDir,
 }
 
 impl Proxy {
     fn before(server: &Server) -> Self {
-        let program = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx", "/usr/local/sbin/nginx"];
-        let program = program.into_iter().find(|path| Path::new(path).exists()).expect("install nginx");
-        let folder = tempfile::TempDir::new().expect("a folder");
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [buffering, streaming] = free.each_ref().map(|port| port.local_addr().expect("bound").port());
         drop(free);
-        let at = folder.path().display();
-        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
-            .concat();
         let host = |port: u16, buffering: &str| {
             format!(
                 "server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://{}; proxy_http_version 1.1; \
@@ -377,37 +368,12 @@ impl Proxy {
                 server.address
             )
         };
-        let config = format!(
-            "daemon off; master_process off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
-             events {{ worker_connections 100; }}\n\
-             http {{ access_log off; client_max_body_size 0; {paths} {} {} }}\n",
-            host(buffering, "on"),
-            host(streaming, "off")
-        );
-        fs::write(folder.path().join("nginx.conf"), config).expect("a file");
-        let child = Command::new(program)
-            .arg("-p")
-            .arg(folder.path())
-            .arg("-e")
-            .arg(folder.path().join("error.log"))
-            .arg("-c")
-            .arg(folder.path().join("nginx.conf"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("nginx starts");
-        let proxy = Self { child, buffering, streaming, _folder: folder };
+        let sites = format!("client_max_body_size 0; {} {}", host(buffering, "on"), host(streaming, "off"));
+        let proxy = Self { _nginx: Nginx::with(&sites), buffering, streaming };
         for port in [buffering, streaming] {
             eventually("nginx listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
         }
         proxy
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

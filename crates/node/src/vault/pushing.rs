@@ -6,12 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use grasp_git::child::{Bounds, Git};
 
 /// Refs of pull requests that are pushed at once.
 const PULLS_AT_ONCE: usize = 20;
 
 /// Characters of what git says that are told.
 const MAX_WORDS: usize = 600;
+
+/// What git may take. The operator's own data is pushed; what is too large the server refuses.
+const BOUNDS: Bounds = Bounds { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
 
 /// Codes of refusals that say nothing about what was pushed.
 const LATER: [&str; 5] = ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER"];
@@ -88,22 +92,11 @@ fn refs_of(folder: &Path, part: Part) -> Result<BTreeMap<String, String>> {
     Ok(pairs.map(|(oid, name)| (name.to_owned(), oid.to_owned())).collect())
 }
 
-/// Git with a clean environment and no configuration of anybody's.
+/// Git as the server itself runs it, but that it may call the server.
 fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()))
-        .env("LC_ALL", "C")
-        .env("HOME", "/nonexistent")
-        .env("GIT_DIR", folder)
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .current_dir(folder)
-        .stdin(Stdio::null());
-    for setting in ["core.hooksPath=/dev/null", "gc.auto=0", "http.postBuffer=1048576", "push.recurseSubmodules=no"] {
+    let mut command = Git::new(Path::new("git"), BOUNDS).command(folder);
+    command.env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null());
+    for setting in ["protocol.http.allow=always", "http.postBuffer=1048576", "push.recurseSubmodules=no"] {
         command.args(["-c", setting]);
     }
     command

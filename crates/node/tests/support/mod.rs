@@ -5,6 +5,7 @@ pub mod attack;
 pub mod git;
 pub mod git_server;
 pub mod neighbours;
+pub mod nginx;
 pub mod operator;
 pub mod small_disk;
 pub mod sound;

@@ -1,0 +1,48 @@
+//! The real nginx, for tests that `.ci/run` runs.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A running nginx. Dropping it ends it.
+pub struct Nginx {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Nginx {
+    /// With these lines in its `http` block. It listens a moment later.
+    pub fn with(site: &str) -> Self {
+        let program = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/bin/nginx", "/usr/local/sbin/nginx"];
+        let program = program.into_iter().find(|path| Path::new(path).exists()).expect("install nginx");
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let at = folder.path().display();
+        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
+            .concat();
+        let config = format!(
+            "daemon off; master_process off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
+             events {{ worker_connections 100; }}\nhttp {{ access_log off;\n{paths}\n{site} }}\n"
+        );
+        fs::write(folder.path().join("nginx.conf"), config).expect("a file");
+        let child = Command::new(program)
+            .arg("-p")
+            .arg(folder.path())
+            .arg("-e")
+            .arg(folder.path().join("error.log"))
+            .arg("-c")
+            .arg(folder.path().join("nginx.conf"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nginx starts");
+        Self { child, _folder: folder }
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
