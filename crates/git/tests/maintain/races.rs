@@ -152,7 +152,10 @@ fn packs_that_come_meanwhile_stay() {
         maintenance.join().expect("goes well");
     });
     assert_eq!(objects(&world, &site).len(), 4 * count);
-    // The same while objects are taken away: they come back with a pack of the same name.
+    // The same while objects are taken away: they come back with a pack of the same name. Meanwhile it is read as the
+    // server reads it: `git fsck` names packs that go between its look at the folder and its look at them.
+    let into = folder.path().join("into.git");
+    git(folder.path(), &["init", "--quiet", "--bare", into.to_str().expect("text")]);
     point(&world, &site, Align::default(), &first);
     prune(&world, &site, Duration::ZERO);
     age(&world, &site, Duration::from_secs(1));
@@ -165,8 +168,9 @@ fn packs_that_come_meanwhile_stay() {
         let mut nth = 0;
         while !maintenance.is_finished() {
             push(&world, &site, &author, &[&last]);
-            point(&world, &site, Align::default(), if nth % 2 == 0 { &last } else { &first });
-            world.check(&site);
+            let tip = if nth % 2 == 0 { &last } else { &first };
+            point(&world, &site, Align::default(), tip);
+            fetch(&world.layout.site(&site), tip, &into).expect("a whole pack");
             nth += 1;
         }
         maintenance.join().expect("goes well");
