@@ -114,7 +114,7 @@ fn push_main(path: String) -> Step {
 }
 
 const ON: (&str, &str) = ("GRASP06_ENABLE", "true");
-const SOON: (&str, &str) = ("PURGATORY_EXPIRY_SECS", "1");
+const SOON: (&str, &str) = ("PURGATORY_EXPIRY_SECS", "2");
 
 /// Every turn of the registrar's desk.
 const TURN: &[&str] = &["desk.commit", "desk.committed", "desk.shown", "desk.answered"];

@@ -21,8 +21,7 @@ use tempfile::TempDir;
 const SLOW_CHILD: &str = "while [ -e SLOW ]; do sleep 0.01; done; exec GIT \"$@\"";
 
 /// The same, done by a process of its own that nobody ends.
-const SLOW_GRANDCHILD: &str =
-    "(while [ -e SLOW ]; do sleep 0.01; done; exec GIT \"$@\") </dev/null >/dev/null 2>&1 & echo $! >PID; wait";
+const SLOW_GRANDCHILD: &str = "(while [ -e SLOW ]; do sleep 0.01; done; exec GIT \"$@\") </dev/null >/dev/null 2>&1 & echo $! >PID.new; mv PID.new PID; wait";
 
 /// A folder with data, with a git in front of the real one.
 struct Place {
@@ -40,11 +39,11 @@ impl Place {
         let found = Command::new("sh").args(["-c", "command -v git"]).output().expect("runs").stdout;
         let git = String::from_utf8(found).expect("a path").trim().to_owned();
         let slow = when_slow.replace("SLOW", &at("slow")).replace("PID", &at("pid")).replace("GIT", &git);
+        let began = at("began");
         let script = format!(
-            "#!/bin/sh\ncase \" $* \" in *' index-pack '*) if [ -e {} ]; then echo $$ >{}; {slow}; exit; fi;; esac\n\
+            "#!/bin/sh\ncase \" $* \" in *' index-pack '*) if [ -e {} ]; then echo $$ >{began}.new; mv {began}.new {began}; {slow}; exit; fi;; esac\n\
              exec {git} \"$@\"\n",
             at("slow"),
-            at("began")
         );
         fs::create_dir(at("bin")).expect("a new folder");
         fs::write(at("bin/git"), script).expect("a file");
@@ -91,14 +90,14 @@ impl Place {
         self.work.push(&format!("http://{}{}", server.address, self.path()), &[&format!("{}:{MAIN}", self.commit)])
     }
 
-    /// Kills a server while a slow git takes a pack apart; gives the state that was pushed.
-    fn kill_during_a_push(&self) -> Arc<Signed> {
+    /// Kills a server while a slow git takes a pack apart, which says so in a file; gives the state that was pushed.
+    fn kill_during_a_push(&self, says: &str) -> Arc<Signed> {
         let mut server = self.start();
         let state = self.announce(&server);
         fs::write(self.file("slow"), "").expect("a file");
         thread::scope(|scope| {
             let push = scope.spawn(|| self.push(&server));
-            eventually("git begins", || self.file("began").exists().then_some(()));
+            eventually("git begins", || self.file(says).exists().then_some(()));
             let pid = server.child.id().to_string();
             assert!(Command::new("kill").args(["-KILL", &pid]).status().expect("runs").success());
             assert!(!push.join().expect("it pushed").success);
@@ -128,7 +127,7 @@ fn works(file: &Path) -> bool {
 #[test]
 fn a_git_process_ends_with_its_server() {
     let place = Place::new(SLOW_CHILD);
-    let state = place.kill_during_a_push();
+    let state = place.kill_during_a_push("began");
     eventually("it ends", || (!works(&place.file("began"))).then_some(()));
     let server = place.start();
     assert!(entries(&place.file("data/git/incoming")).is_empty());
@@ -139,7 +138,7 @@ fn a_git_process_ends_with_its_server() {
 #[test]
 fn a_new_server_waits_for_git_processes_that_were_left_behind() {
     let place = Place::new(SLOW_GRANDCHILD);
-    let state = place.kill_during_a_push();
+    let state = place.kill_during_a_push("pid");
     assert!(works(&place.file("pid")), "it is to be left behind");
     let kept = entries(&place.file("data/git/incoming"));
     assert!(!kept.is_empty());

@@ -150,7 +150,7 @@ fn g1_42_held_events_survive_a_crash() {
 
 #[test]
 fn held_events_are_forgotten_in_time() {
-    let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "1")];
+    let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "3")];
     let server = Server::start(&settings);
     let mut client = server.connect();
     let (owner, maintainer) = (Author::new(1), Author::new(2));
@@ -182,7 +182,7 @@ fn held_events_are_forgotten_in_time() {
 
 #[test]
 fn after_a_restart_everybody_has_a_little_time_to_go_on() {
-    let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "1")];
+    let settings = [SETTINGS[0], SETTINGS[1], ("PURGATORY_EXPIRY_SECS", "3")];
     let mut server = Server::start(&settings);
     let owner = Author::new(1);
     let announcement = owner.listed(&service(), "r", THEN, &[]);

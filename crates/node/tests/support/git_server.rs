@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ pub struct GitServer {
 struct Shared {
     folder: TempDir,
     mood: Mutex<Mood>,
-    asked: Mutex<Vec<String>>,
+    asked: Mutex<Vec<(Instant, String)>>,
     open: AtomicUsize,
     most_open: AtomicUsize,
 }
@@ -90,7 +90,12 @@ impl GitServer {
 
     /// What it was asked for: method and path.
     pub fn asked(&self) -> Vec<String> {
-        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.asked().iter().map(|(_, what)| what.clone()).collect()
+    }
+
+    /// When it was asked.
+    pub fn asked_at(&self) -> Vec<Instant> {
+        self.shared.asked().iter().map(|(at, _)| *at).collect()
     }
 
     /// The most requests that were open at once.
@@ -112,6 +117,10 @@ impl Shared {
         }
     }
 
+    fn asked(&self) -> MutexGuard<'_, Vec<(Instant, String)>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn answer(&self, stream: &TcpStream) -> std::io::Result<Vec<u8>> {
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut first = String::new();
@@ -127,7 +136,9 @@ impl Shared {
         }
         let header = |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{method} {path}"));
+        // Before anybody can know that it was asked.
+        let mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.asked().push((Instant::now(), format!("{method} {path}")));
         let body = match header("content-length").and_then(|length| length.parse().ok()) {
             Some(length) => {
                 let mut body = vec![0; length];
@@ -137,7 +148,6 @@ impl Shared {
             None if header("transfer-encoding").is_some() => chunks(&mut reader)?,
             None => Vec::new(),
         };
-        let mood = self.mood.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match mood {
             Mood::Kind => {}
             // Until the other side gives up.
