@@ -1,5 +1,7 @@
 //! How much may be stored: the marks of the disk budget, and what one key or one repository may take of it.
 
+use std::ops::Add;
+
 /// How full the disk budget is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Mark {
@@ -61,6 +63,23 @@ pub struct Weight {
     pub key: u64,
 }
 
+impl Add for Weight {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { repository: self.repository + other.repository, key: self.key + other.key }
+    }
+}
+
+/// For whose sake something comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// Those who speak for the repository.
+    Maintainers,
+    /// Anybody: a pull request.
+    Others,
+}
+
 /// A quota that is used up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Quota {
@@ -77,19 +96,12 @@ impl Quotas {
         self.bytes_per_repository.is_some() || self.bytes_per_key.is_some()
     }
 
-    /// The same as [`left`](Self::left) for what strangers bring: they may fill half of a quota, so that they cannot lock
-    /// out those whose it is.
+    /// How many bytes may be added, and which quota says so. `None` if no quota does. Strangers may fill half of a quota,
+    /// so that they cannot lock out those whose it is.
     #[must_use]
-    pub fn left_for_others(&self, weight: Weight) -> Option<(u64, Quota)> {
-        let half = |most: Option<u64>| most.map(|most| most / 2);
-        let (bytes_per_repository, bytes_per_key) = (half(self.bytes_per_repository), half(self.bytes_per_key));
-        Self { bytes_per_repository, bytes_per_key, ..*self }.left(weight)
-    }
-
-    /// How many bytes may be added, and which quota says so. `None` if no quota does.
-    #[must_use]
-    pub fn left(&self, weight: Weight) -> Option<(u64, Quota)> {
-        let left = |most: Option<u64>, used: u64| most.map(|most| (most.saturating_sub(used), most));
+    pub fn left(&self, weight: Weight, whose: Whose) -> Option<(u64, Quota)> {
+        let share = if whose == Whose::Others { 2 } else { 1 };
+        let left = |most: Option<u64>, used: u64| most.map(|most| ((most / share).saturating_sub(used), most / share));
         let repository =
             left(self.bytes_per_repository, weight.repository).map(|(left, most)| (left, Quota::Repository(most)));
         let key = left(self.bytes_per_key, weight.key).map(|(left, most)| (left, Quota::Key(most)));
@@ -117,12 +129,13 @@ mod tests {
     fn the_smaller_quota_decides() {
         let quotas = Quotas { bytes_per_repository: Some(100), bytes_per_key: Some(1_000), ..Quotas::default() };
         let weight = |repository, key| Weight { repository, key };
-        assert_eq!(quotas.left(weight(30, 40)), Some((70, Quota::Repository(100))));
-        assert_eq!(quotas.left(weight(30, 950)), Some((50, Quota::Key(1_000))));
-        assert_eq!(quotas.left(weight(130, 130)), Some((0, Quota::Repository(100))));
-        assert_eq!(Quotas::default().left(weight(5, 5)), None);
-        assert_eq!(quotas.left_for_others(weight(30, 40)), Some((20, Quota::Repository(50))));
-        assert_eq!(quotas.left_for_others(weight(60, 60)), Some((0, Quota::Repository(50))));
+        let left = |repository, key| quotas.left(weight(repository, key), Whose::Maintainers);
+        assert_eq!(left(30, 40), Some((70, Quota::Repository(100))));
+        assert_eq!(left(30, 950), Some((50, Quota::Key(1_000))));
+        assert_eq!(left(130, 130), Some((0, Quota::Repository(100))));
+        assert_eq!(Quotas::default().left(weight(5, 5), Whose::Maintainers), None);
+        assert_eq!(quotas.left(weight(30, 40), Whose::Others), Some((20, Quota::Repository(50))));
+        assert_eq!(quotas.left(weight(60, 60), Whose::Others), Some((0, Quota::Repository(50))));
         assert!(quotas.weigh() && !Quotas::default().weigh());
     }
 }

@@ -32,6 +32,9 @@ use crate::turns::Turns;
 /// File names are at most this long before they become a hash; file systems take 255 bytes and we append a little.
 const MAX_NAME: usize = 200;
 
+/// What a repository's `config` says, always.
+pub const CONFIG: &[u8] = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n";
+
 /// The git folder.
 #[derive(Debug)]
 pub struct Layout {
@@ -113,8 +116,14 @@ impl Layout {
     /// Bytes of the packs in a site's own pool; none if it has no pool.
     #[must_use]
     pub fn own_bytes(&self, site: &Site) -> u64 {
-        let Ok(entries) = fs::read_dir(self.pool(site).join("pack")) else { return 0 };
-        entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+        packs_bytes(&self.pool(site))
+    }
+
+    /// The same of all sites that were submitted by a key.
+    #[must_use]
+    pub fn submitted_bytes(&self, owner: PublicKey) -> u64 {
+        let Ok(entries) = fs::read_dir(self.root.join("prs").join(owner.npub())) else { return 0 };
+        entries.flatten().map(|entry| packs_bytes(&entry.path().join("pool"))).sum()
     }
 
     /// The folder of a received pack: an object directory.
@@ -289,11 +298,16 @@ pub(crate) fn make_bare(folder: &Path) -> io::Result<()> {
     made
 }
 
+fn packs_bytes(pool: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(pool.join("pack")) else { return 0 };
+    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
 fn frame(folder: &Path) -> io::Result<()> {
     for part in ["objects/info", "objects/pack", "refs", "pool/pack", "pool/info"] {
         fs::create_dir_all(folder.join(part))?;
     }
-    crate::refs::replace(folder, "config", b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n")?;
+    crate::refs::replace(folder, "config", CONFIG)?;
     // HEAD makes it a repository, so it comes last.
     crate::refs::replace(folder, "HEAD", format!("ref: {}\n", crate::refs::UNBORN).as_bytes())?;
     for part in [folder.join("objects"), folder.join("pool")] {

@@ -20,6 +20,19 @@ type Take = fn(&mut Config, &Config);
 
 /// The settings that hold as soon as they are read again. All others need a restart.
 const CHANGEABLE: &[(&str, Take)] = &[
+    ("RELAY_NAME", |old, new| old.relay_name.clone_from(&new.relay_name)),
+    ("RELAY_DESCRIPTION", |old, new| old.relay_description.clone_from(&new.relay_description)),
+    ("DISK_BUDGET_BYTES", |old, new| old.disk = new.disk),
+    ("DISK_SOFT_PERCENT", |old, new| old.disk = new.disk),
+    ("PURGATORY_EXPIRY_SECS", |old, new| old.purgatory_expiry = new.purgatory_expiry),
+    ("MAX_CONNECTIONS", |old, new| old.max_connections = new.max_connections),
+    ("RELAY_MAX_EVENT_SIZE_BYTES", |old, new| old.max_event_bytes = new.max_event_bytes),
+    ("GIT_MAX_PUSH_BYTES", |old, new| old.git.max_push_bytes = new.git.max_push_bytes),
+    ("GIT_MAX_UNSIGNED_PUSH_BYTES", |old, new| old.git.max_unsigned_push_bytes = new.git.max_unsigned_push_bytes),
+    ("GIT_MAX_OBJECTS", |old, new| old.git.max_objects = new.git.max_objects),
+    ("GIT_PACK_CACHE_BYTES", |old, new| old.git.pack_cache_bytes = new.git.pack_cache_bytes),
+    ("GIT_PEER_CONCURRENT", |old, new| old.git.peers = new.git.peers),
+    ("GIT_PEER_RATE_LIMIT", |old, new| old.git.peers = new.git.peers),
     ("QUOTA_REPOSITORIES_PER_KEY", |old, new| old.quotas = new.quotas),
     ("QUOTA_BYTES_PER_REPOSITORY", |old, new| old.quotas = new.quotas),
     ("QUOTA_BYTES_PER_KEY", |old, new| old.quotas = new.quotas),
@@ -99,10 +112,16 @@ impl Reloader {
         let old = current.borrow().clone();
         let (config, mut reloaded) = take_over(&old, &mut new);
         reloaded.warnings = warnings;
-        if reloaded.lists || config.quotas != old.quotas {
-            let rules = self.door.rules();
-            let rules = Rules { lists: config.lists.clone(), quotas: config.quotas, ..Rules::clone(&rules) };
-            match self.door.change(rules) {
+        let rules = self.door.rules();
+        let changed = Rules {
+            lists: config.lists.clone(),
+            quotas: config.quotas,
+            max_event_bytes: config.max_event_bytes,
+            purgatory_secs: config.purgatory_expiry.as_secs(),
+            ..Rules::clone(&rules)
+        };
+        if changed != *rules {
+            match self.door.change(changed) {
                 Ok(changed) => reloaded.rules = changed,
                 Err(problem) => reloaded.warnings.push(format!("{problem:#}")),
             }

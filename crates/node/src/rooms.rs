@@ -32,6 +32,7 @@ use crate::door::git::{self, GitHouse};
 use crate::door::listen::Door;
 use crate::door::networks::{Allowance, NetworksDoor};
 use crate::door::nip11::Leaflet;
+use crate::door::places::Places;
 use crate::door::routes::House;
 use crate::door::session::Rooms;
 use crate::door::side;
@@ -52,7 +53,7 @@ use crate::hands::readers::{Reader, ReadersDoor};
 use crate::hands::registrar::Desk;
 use crate::hands::relay_socket::{Patience, Sockets};
 use crate::hands::rulebook::{Basis, Rulebook, RulesDoor};
-use crate::hands::surveyor::{Measured, Surveyor};
+use crate::hands::surveyor::{self, Measured, Surveyor};
 use crate::hands::sync::board::SyncDoor;
 use crate::hands::sync::{self, SyncRoom};
 use crate::hands::sync_post::SyncPost;
@@ -95,7 +96,7 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
     let book = Rulebook::new(rules.clone());
     let (current, settings) = watch::channel(Arc::new(config.clone()));
     let directory = Arc::new(Directory::new(layout.clone(), config.submissions));
-    directory.limit(config.quotas);
+    directory.govern(&rules);
     let bounds = Bounds { alloc_bytes: config.git.max_object_bytes, address_bytes: config.git.process_memory_bytes };
     let git = Git::new(Path::new("git"), bounds);
     let capabilities = Capabilities::learn(&git, &layout).context("git cannot be used; is it installed?")?;
@@ -112,7 +113,7 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
         settings: settings.clone(),
     };
     let threads = Threads::start(&config, &store, &book, clock, cores, readers, means)?;
-    let desk = (threads.line.clone(), meter.clone());
+    let desk = (threads.line.clone(), meter.clone(), settings.clone());
     let mut house_of_git = git_house(&config, layout, directory, git, capabilities, desk, cores)?;
     let (sync_door, questions) = SyncDoor::new();
     house_of_git.sync = config.sync.enabled.then_some(sync_door);
@@ -130,7 +131,9 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
         let dialler = Arc::new(Dialler::new(reach)?);
         let patience = Patience::new(config.sync.base_backoff);
         let known = Arc::new(store.clone());
-        let sockets = Sockets::new(dialler.clone(), known, owner, clock, config.max_event_bytes, patience);
+        let largest = book.clone();
+        let largest = Box::new(move || largest.rules().max_event_bytes);
+        let sockets = Sockets::new(dialler.clone(), known, owner, clock, largest, patience);
         let means = sync::Means {
             store: store.clone(),
             line: threads.line.clone(),
@@ -160,8 +163,9 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
         let room = HuntRoom::new(means, hunt::manners(&config)?);
         outgoing.push(RoomThread::start("hunt", &runtime, |stop| room.run(stop))?);
     }
-    let places = Arc::new(Semaphore::new(config.max_connections));
+    let places = Places::new(settings.clone());
     let (leave, leaving) = watch::channel(false);
+    let (budget, notes) = (house_of_git.budget.clone(), config.relay_data_path.clone());
     let rounds = threads.watch(&config, &store, &house_of_git, places.clone(), clock, &meter)?;
     let status = StatusBoard {
         rounds,
@@ -179,7 +183,7 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
         }
     };
     let networks = NetworksDoor::open(Allowance::of(&config), clock);
-    tokio::spawn(follow(settings.clone(), networks.clone(), house_of_git.directory.clone()));
+    tokio::spawn(follow(settings.clone(), networks.clone(), house_of_git.directory.clone(), book.clone()));
     let house = House {
         nip11: Leaflet::new(owner_key.to_string(), instance),
         book,
@@ -227,6 +231,7 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
         room.stop();
     }
     threads.stop();
+    surveyor::note(&notes, budget.stays());
     info!("stopped");
     drop(in_runtime);
     // A thread that waits for a git process may wait for long; the process goes with it.
@@ -235,11 +240,11 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
 }
 
 /// Tells those who keep limits of their own what changes for them.
-async fn follow(mut settings: Settings, networks: NetworksDoor, directory: Arc<Directory>) {
+async fn follow(mut settings: Settings, networks: NetworksDoor, directory: Arc<Directory>, book: Arc<Rulebook>) {
     while settings.changed().await.is_ok() {
         let config = settings.borrow_and_update().clone();
         networks.allow(Allowance::of(&config));
-        directory.limit(config.quotas);
+        directory.govern(&book.rules());
     }
 }
 
@@ -397,7 +402,7 @@ impl Threads {
         config: &Config,
         store: &Store,
         git: &Arc<GitHouse>,
-        places: Arc<Semaphore>,
+        places: Arc<Places>,
         clock: Clock,
         meter: &Meter,
     ) -> Result<watch::Receiver<Arc<Round>>> {
@@ -417,6 +422,7 @@ impl Threads {
             clock,
             measured: measured.clone(),
             budget: git.budget.clone(),
+            notes: config.relay_data_path.clone(),
         };
         let end = self.stopped.clone();
         spawn("surveyor", move || surveyor.run(&end))?;
@@ -427,7 +433,8 @@ impl Threads {
             library: self.library.clone(),
             store: store.clone(),
             git: git.clone(),
-            places: (places, config.max_connections),
+            places,
+            settings: git.current.clone(),
             events: (events, config.store_reserve_bytes),
             measured,
             pulse: Pulse::start(clock, meter.clone()),
@@ -497,7 +504,7 @@ fn git_house(
     directory: Arc<Directory>,
     git: Git,
     capabilities: Capabilities,
-    (line, meter): (Arc<Line>, Meter),
+    (line, meter, current): (Arc<Line>, Meter, Settings),
     cores: usize,
 ) -> Result<GitHouse> {
     let settings = config.git;
@@ -507,15 +514,13 @@ fn git_house(
     getrandom::fill(&mut boot).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
     let address = format!("{}{}", config.domain, config.base_path);
     Ok(GitHouse {
-        settings,
+        current,
         git,
         layout,
         directory,
         desk: DeskDoor::new(line),
         capabilities,
         packs: Packs::new(cache, settings.pack_cache_bytes),
-        // Every process may fill a share at the same time.
-        largest_kept: settings.pack_cache_bytes / settings.serve_processes as u64,
         threads: u32::try_from(cores).unwrap_or(1),
         receiving: Turns::new(limits::MAX_PUSHES, limits::MAX_PUSHES_WAITING, limits::MAX_PUSHES_WAITING_PER_NETWORK),
         checking: Turns::new(settings.check_processes, limits::MAX_PUSHES, limits::MAX_PUSHES / 4),
@@ -534,7 +539,7 @@ fn git_house(
         viewing: Turns::new(1, limits::MAX_VIEWS_WAITING, limits::MAX_VIEWS_WAITING_PER_NETWORK),
         // As much again as the store keeps for itself, because they may share a disk.
         reserve_bytes: 2 * config.store_reserve_bytes,
-        budget: Budget::new(config.disk),
+        budget: Budget::new(surveyor::last_known(&config.relay_data_path)),
         large_pushes: Arc::new(Semaphore::new(limits::MAX_LARGE_PUSHES)),
         fetch_bytes: Arc::new(Semaphore::new(git::FETCH_UNITS)),
         boot: u64::from_le_bytes(boot),

@@ -33,6 +33,13 @@ fn limitation(server: &Server) -> Value {
     document["limitation"].clone()
 }
 
+/// How much there is of something.
+fn budget(server: &Server, name: &str) -> u64 {
+    let answer = server.get("/status.json", "");
+    let status: Value = serde_json::from_str(answer.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
+    status["budgets"][name]["limit"].as_u64().expect("a number")
+}
+
 /// Whether one more subscription is taken.
 fn subscribes(client: &mut Client, name: &str) -> bool {
     client.send(&json!(["REQ", name, {"kinds": [1]}]));
@@ -83,6 +90,39 @@ fn limits_hold_at_once_for_those_who_are_there() {
 }
 
 #[test]
+fn the_limits_of_the_service_hold_at_once() {
+    let server = start("");
+    let mut client = server.connect();
+    let long = Author::new(1).sign(1, 1_700_000_000, &[], &"x".repeat(3_000));
+    let settings = "max_connections = 2\nrelay_max_event_size_bytes = 2000\ndisk_budget_bytes = 1000000000\n\
+                    git_max_push_bytes = 5000000\ngit_max_unsigned_push_bytes = 4000000\nrelay_name = 'New'\n";
+    rewrite(&server, settings);
+    let done = server.run(&["reload", "--json"]).object();
+    assert_eq!((done["changed"].as_array().map(Vec::len), &done["restart"]), (Some(6), &json!([])), "{done}");
+    let (accepted, why) = client.publish(&long);
+    assert!(!accepted && why.starts_with("invalid: "), "{why}");
+    let limitation = limitation(&server);
+    assert_eq!((&limitation["max_connections"], &limitation["max_event_bytes"]), (&json!(2), &json!(2_000)));
+    assert_eq!(limitation["grasp_storage"]["disk_budget_bytes"], 1_000_000_000);
+    assert_eq!(limitation["grasp_storage"]["max_push_bytes"], 5_000_000);
+    assert!(server.get("/", "").contains("<title>New"), "{}", server.get("/", ""));
+    eventually("the watchman has gone round", || (budget(&server, "disk_bytes") == 1_000_000_000).then_some(()));
+    assert_eq!(budget(&server, "connections"), 2);
+    // There is one place beside this client's, and it is given back.
+    let mut second = None;
+    eventually("there is a place", || {
+        second = server.try_connect();
+        second.is_some().then_some(())
+    });
+    assert!(server.try_connect().is_none(), "one more than there may be");
+    rewrite(&server, &settings.replace("max_connections = 2", "max_connections = 3"));
+    assert_eq!(server.run(&["reload"]).well(), "MAX_CONNECTIONS: 2 -> 3\n");
+    eventually("there is a place more", || server.try_connect());
+    drop(second);
+    assert!(!client.publish(&long).0);
+}
+
+#[test]
 fn the_log_level_holds_at_once() {
     let server = start("log_level = 'warn'\n");
     server.run(&["status"]).well();
@@ -103,12 +143,12 @@ fn the_log_level_holds_at_once() {
 #[test]
 fn what_needs_a_restart_is_named_every_time() {
     let server = start("");
-    rewrite(&server, "max_connections = 7\nrelay_description = 'x'\nrelay_max_subscriptions = 9\n");
+    rewrite(&server, "git_serve_processes = 7\nstrict_maintainers = true\nrelay_max_subscriptions = 9\n");
     for changed in ["RELAY_MAX_SUBSCRIPTIONS: 500 -> 9\n", ""] {
         let said = server.run(&["reload"]).well();
-        assert_eq!(said, format!("{changed}These hold after a restart: RELAY_DESCRIPTION, MAX_CONNECTIONS.\n"));
+        assert_eq!(said, format!("{changed}These hold after a restart: STRICT_MAINTAINERS, GIT_SERVE_PROCESSES.\n"));
     }
-    assert_eq!(limitation(&server)["max_connections"], 10_000, "it says what holds");
+    assert_eq!(budget(&server, "fetch"), 4, "it says what holds");
     // The same with a secret, which is not shown.
     let key = "1".repeat(64);
     rewrite(&server, &format!("relay_owner_nsec = '{key}'\nrelay_max_subscriptions = 9\nmetrics_token = 'hush'"));

@@ -60,10 +60,14 @@ fn past_the_soft_mark_no_new_repository_comes_and_past_the_hard_one_nothing_that
     let next = small.commit("next", "another line");
     stage.advance(&o, &o, "tool", THEN + 30, &small, &[(MAIN, &next)]);
 
-    // The same data with a smaller budget.
+    // The same data with a smaller budget: a start is no way around it.
     let settings = [("DISK_BUDGET_BYTES", "10485760"), ("DISK_SOFT_PERCENT", "90"), ("LOG_LEVEL", "error")];
+    let mut stage = stage.again_with(End::Asked, &settings);
+    stage.refuse(&o.author.issue(THEN + 40, &o.repo("tool")), "error: the disk is full");
+    // Without the note of the last process it is known after a walk.
+    std::fs::remove_file(stage.server.folder().path().join("relay/disk-use")).expect("it was there");
     let mut stage = stage.again_with(End::Killed, &settings);
-    let mut at = THEN + 40;
+    let mut at = THEN + 50;
     support::eventually("the hard mark is noticed", || {
         at += 1;
         let issue = o.author.issue(at, &o.repo("tool"));

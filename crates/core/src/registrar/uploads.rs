@@ -6,6 +6,7 @@ use super::io::Upload;
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::repo::{Identifier, Site};
+use crate::storage::Weight;
 use crate::time::Moment;
 
 /// All uploads that wait for their events.
@@ -121,6 +122,16 @@ impl Uploads {
     /// The events of all uploads to repositories of a name.
     pub fn of_name(&self, identifier: &Identifier) -> impl Iterator<Item = EventId> {
         self.by_name.get(identifier).into_iter().flatten().map(|(event, _)| *event)
+    }
+
+    /// Bytes that wait at a site, and at all sites of its owner.
+    #[must_use]
+    pub fn weigh(&self, site: &Site) -> Weight {
+        let of_owner = self.iter().filter(|upload| upload.site.repo().owner == site.repo().owner);
+        of_owner.fold(Weight::default(), |weight, upload| {
+            let repository = if upload.site == *site { upload.bytes } else { 0 };
+            weight + Weight { repository, key: upload.bytes }
+        })
     }
 
     /// All uploads.

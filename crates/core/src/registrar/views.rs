@@ -66,7 +66,7 @@ impl Registrar {
     pub fn is_open(&self, site: &Site) -> bool {
         match site {
             Site::Announced(repo) => self.is_hosted(repo),
-            Site::Submitted(_) => self.rules.submissions,
+            Site::Submitted(repo) => self.rules.submissions && !self.rules.lists.bans(repo),
         }
     }
 

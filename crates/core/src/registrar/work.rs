@@ -18,7 +18,7 @@ use crate::nostr::event::{Event, EventId};
 use crate::repo::catalog::Place;
 use crate::repo::pr::PullRequest;
 use crate::repo::{RepoId, Site, State};
-use crate::storage::Mark;
+use crate::storage::{Mark, Whose};
 use crate::time::Now;
 
 /// Why the store was asked.
@@ -191,8 +191,12 @@ impl Registrar {
             |id: EventId| told.events.get(&id).map_or(Named::Unknown, |found| self.named(&push.site, &found.event));
         let permit = push::authorise(&scene, &push.commands, named)?;
         let quotas = &self.rules.quotas;
-        // Anybody may offer a pull request; half of the room is the maintainers' alone.
-        let left = if permit.state.is_some() { quotas.left(told.weight) } else { quotas.left_for_others(told.weight) };
+        // Anybody may offer a pull request, and what is offered may come to stay.
+        let left = match permit.state {
+            Some(_) => quotas.left(told.weight, Whose::Maintainers),
+            None if quotas.weigh() => quotas.left(told.weight + self.uploads.weigh(&push.site), Whose::Others),
+            None => None,
+        };
         let permit = Permit { left, ..permit };
         if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
             return Err(PushRefusal::NoRoom);
@@ -324,7 +328,7 @@ impl Registrar {
     fn adoption(&self, haul: &Haul, told: &Told) -> Option<Work> {
         // A fetch brings no larger pack than the quotas left when it began. Its index comes on top, and whoever refused it
         // for that would fetch it again and again.
-        let fits = self.rules.quotas.left(told.weight).is_none_or(|(left, _)| left > 0);
+        let fits = self.rules.quotas.left(told.weight, Whose::Maintainers).is_none_or(|(left, _)| left > 0);
         (fits && self.is_open(&haul.site)).then(|| {
             let adopt = vec![haul.parcel.clone()];
             Work::Align(Align { adopt, ..self.aligned(&haul.site, told) })

@@ -28,7 +28,7 @@ pub(super) async fn check(admin: &Arc<Admin>, request: Request, _: Teller) -> Re
         "base_path": config.base_path,
         "bind": config.bind.to_string(),
         "web_scheme": config.web_scheme(),
-        "max_connections": config.max_connections,
+        "max_connections": house.places.load().1,
         "open_files": getrlimit(Resource::Nofile).current,
         "ready": status["ready"],
         "checks": status["checks"],

@@ -38,6 +38,7 @@ use grasp_core::hunt::Limits;
 use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::storage::Quotas;
 use grasp_core::sync::url::RelayUrl;
+use grasp_git::receive::PackLimits;
 
 use crate::hands::budget::Allowance;
 use crate::meter::Scales;
@@ -151,6 +152,17 @@ pub(crate) struct GitSettings {
     pub(crate) maintenance: bool,
     /// What other GRASP servers are told that they may ask for.
     pub(crate) peers: Limits,
+}
+
+impl GitSettings {
+    /// What one pack may be.
+    pub(crate) fn pack_limits(&self) -> PackLimits {
+        PackLimits {
+            max_bytes: self.max_push_bytes,
+            max_objects: u32::try_from(self.max_objects).unwrap_or(u32::MAX),
+            check_secs: self.process_patience.as_secs(),
+        }
+    }
 }
 
 /// Who can read measurements, and where.

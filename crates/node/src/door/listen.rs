@@ -12,11 +12,12 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
 use super::networks::Place;
 use super::pace::{HeadTimer, Paced, Progress};
+use super::places::Taken;
 use super::routes::{self, House};
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
@@ -28,7 +29,7 @@ const FIRST_WORD: Duration = Duration::from_secs(2);
 /// A connection's presence: its place among all connections and in its network, and the reason why the server still
 /// waits.
 pub(crate) struct Presence {
-    _permit: OwnedSemaphorePermit,
+    _taken: Taken,
     /// Its place in the network that it comes from; a trusted proxy has none, those behind it do.
     pub(crate) place: Option<Place>,
     /// Closed when the last presence is gone.
@@ -62,12 +63,12 @@ impl Door {
                 () = departure(&mut leaving) => break,
             };
             match accepted {
-                Ok((stream, peer)) => match places.clone().try_acquire_owned() {
-                    Ok(permit) => {
-                        let welcome = Welcome { permit, alive: alive.clone(), leaving: self.leaving.clone() };
+                Ok((stream, peer)) => match places.take() {
+                    Some(taken) => {
+                        let welcome = Welcome { taken, alive: alive.clone(), leaving: self.leaving.clone() };
                         tokio::spawn(serve(self.house.clone(), stream, peer, welcome));
                     }
-                    Err(_) => debug!(%peer, "turned away: as many connections as are allowed"),
+                    None => debug!(%peer, "turned away: as many connections as are allowed"),
                 },
                 Err(problem) => self.recover(&problem).await,
             }
@@ -88,7 +89,7 @@ impl Door {
 
 /// What a new connection is given before it is known where it comes from.
 struct Welcome {
-    permit: OwnedSemaphorePermit,
+    taken: Taken,
     alive: mpsc::Sender<()>,
     leaving: watch::Receiver<bool>,
 }
@@ -98,7 +99,7 @@ impl Welcome {
     async fn presence(self, house: &House, peer: IpAddr) -> Option<Arc<Presence>> {
         let is_proxy = house.config.trusted_proxies.iter().any(|range| range.contains(peer));
         let place = if is_proxy { None } else { Some(house.networks.enter(peer).await?) };
-        Some(Arc::new(Presence { _permit: self.permit, place, _alive: self.alive, leaving: self.leaving }))
+        Some(Arc::new(Presence { _taken: self.taken, place, _alive: self.alive, leaving: self.leaving }))
     }
 }
 
@@ -193,7 +194,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(30);
     const NEVER: Duration = Duration::from_secs(3_600);
     /// Long enough that it is not over by accident, short enough to wait for.
-    const SHORT: Duration = Duration::from_millis(100);
+    const SHORT: Duration = Duration::from_millis(300);
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     const LAST_GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";

@@ -8,6 +8,7 @@ pub(crate) mod networks;
 pub(crate) mod nip11;
 pub(crate) mod pace;
 pub(crate) mod pages;
+pub(crate) mod places;
 pub(crate) mod reconcile;
 pub(crate) mod reply;
 pub(crate) mod routes;

@@ -9,12 +9,12 @@ use grasp_core::repo::Site;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tokio::sync::Semaphore;
 
 use super::git::{self, GitHouse};
 use super::networks::NetworksDoor;
 use super::nip11::Leaflet;
 use super::pages::landing::{Landing, landing};
+use super::places::Places;
 use super::reply::{Answer, Reply};
 use super::session::Rooms;
 use super::side::{self, Port, Sight};
@@ -40,7 +40,7 @@ pub(crate) struct House {
     pub(crate) git: Arc<GitHouse>,
     pub(crate) meter: Meter,
     /// Places for connections.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     /// How everything is.
     pub(crate) status: StatusBoard,
     /// What was seen of the operator's check of the set-up.
@@ -129,7 +129,7 @@ async fn route(house: Arc<House>, peer: IpAddr, presence: Arc<Presence>, request
 }
 
 fn front(house: &House) -> String {
-    let config = &house.config;
+    let config = house.settings.borrow().clone();
     let mode = Mode::from(config.policy);
     let lists = house.book.rules().lists.clone();
     landing(&Landing {
@@ -141,7 +141,7 @@ fn front(house: &House) -> String {
         repositories: Some(house.git.directory.repositories()),
         acceptance: nip11::criteria(mode, &lists),
         curation: nip11::curation(mode, &lists),
-        grasps: &nip11::grasps(config, &lists),
+        grasps: &nip11::grasps(&config, &lists),
         contact: None,
         status: config.status == StatusAt::Everywhere,
     })

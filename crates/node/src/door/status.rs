@@ -74,7 +74,7 @@ impl StatusBoard {
 
     fn make(&self, house: &House, now: Moment) -> Made {
         let round = self.round();
-        let config = &house.config;
+        let config = house.settings.borrow().clone();
         let sync = self.sync.as_ref().map(|sync| sync.borrow().clone());
         let hunt = self.hunt.as_ref().map(|hunt| hunt.borrow().clone());
         let is_served = |site: &Site| house.git.directory.open(site).is_some_and(|open| open.place == Place::Served);

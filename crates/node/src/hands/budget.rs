@@ -17,6 +17,9 @@ pub(crate) struct Allowance {
     pub(crate) soft_percent: u64,
 }
 
+/// Bytes of answers that may be kept although there is no room: without them the slowest readers would hold up all others.
+const KEPT_ANYWAY: u64 = 32 << 20;
+
 /// How it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
@@ -28,45 +31,60 @@ pub(crate) struct Standing {
     pub(crate) mark: Mark,
 }
 
+impl Standing {
+    /// How much of it answers may take, which are now this large: as much as nothing else needs below the soft mark.
+    pub(crate) fn room_for_answers(&self, kept: u64) -> u64 {
+        self.budget.soft.saturating_sub(self.used.saturating_sub(kept)).max(KEPT_ANYWAY)
+    }
+}
+
 /// The counters. Whoever receives a pack adds to them, the surveyor corrects them, the watchman looks at them.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    allowance: Allowance,
     /// What the last walk found, without packs on their way.
     surveyed: AtomicU64,
     /// What has been taken in since that walk began.
     taken: AtomicU64,
     /// Packs on their way.
     coming: AtomicU64,
+    /// Answers that are kept, at the last look.
+    kept: AtomicU64,
     /// Where the marks were at the last look; nowhere before the first.
     hard: AtomicU64,
     soft: AtomicU64,
 }
 
 impl Budget {
-    pub(crate) fn new(allowance: Allowance) -> Arc<Self> {
+    /// One of which so much is used, as far as is known before the first walk.
+    pub(crate) fn new(used: u64) -> Arc<Self> {
         Arc::new(Self {
-            allowance,
-            surveyed: AtomicU64::new(0),
+            surveyed: AtomicU64::new(used),
             taken: AtomicU64::new(0),
             coming: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             hard: AtomicU64::new(u64::MAX),
             soft: AtomicU64::new(u64::MAX),
         })
     }
 
-    /// Bytes that are used, as far as is known.
-    fn used(&self) -> u64 {
-        let parts = [&self.surveyed, &self.taken, &self.coming];
-        parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.load(Ordering::Relaxed)))
+    /// Bytes that stay: without packs on their way and answers that are kept.
+    pub(crate) fn stays(&self) -> u64 {
+        self.surveyed.load(Ordering::Relaxed).saturating_add(self.taken.load(Ordering::Relaxed))
     }
 
-    /// How it stands, given how much more the disk would take.
-    pub(crate) fn look(&self, free: u64) -> Standing {
+    /// Bytes that are used, as far as is known.
+    fn used(&self) -> u64 {
+        let passing = [&self.coming, &self.kept].map(|part| part.load(Ordering::Relaxed));
+        passing.iter().fold(self.stays(), |sum, part| sum.saturating_add(*part))
+    }
+
+    /// How it stands, given what is allowed, how much more the disk would take, and how large the answers are that are kept.
+    pub(crate) fn look(&self, allowance: Allowance, free: u64, kept: u64) -> Standing {
+        self.kept.store(kept, Ordering::Relaxed);
         let used = self.used();
         let most = used.saturating_add(free);
-        let bytes = self.allowance.bytes.map_or(most, |bytes| bytes.min(most));
-        let budget = storage::Budget::new(bytes, self.allowance.soft_percent);
+        let bytes = allowance.bytes.map_or(most, |bytes| bytes.min(most));
+        let budget = storage::Budget::new(bytes, allowance.soft_percent);
         self.hard.store(budget.hard, Ordering::Relaxed);
         self.soft.store(budget.soft, Ordering::Relaxed);
         Standing { used, budget, mark: budget.mark(used) }
@@ -127,37 +145,45 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn budget(bytes: Option<u64>) -> Arc<Budget> {
-        Budget::new(Allowance { bytes, soft_percent: 90 })
+    fn allowed(bytes: Option<u64>) -> Allowance {
+        Allowance { bytes, soft_percent: 90 }
     }
 
     #[test]
     fn the_disk_is_the_budget_unless_it_is_smaller() {
-        let (all, some) = (budget(None), budget(Some(500)));
-        for budget in [&all, &some] {
-            budget.surveyed(100, 0);
-        }
-        assert_eq!(all.look(900).budget.hard, 1_000);
-        assert_eq!(some.look(900).budget.hard, 500);
-        assert_eq!(some.look(10).budget.hard, 110, "there is no more, whatever was allowed");
-        assert_eq!(all.look(0).mark, Mark::Hard);
+        let (budget, all, some) = (Budget::new(100), allowed(None), allowed(Some(500)));
+        assert_eq!(budget.look(all, 900, 0).budget.hard, 1_000);
+        assert_eq!(budget.look(some, 900, 0).budget.hard, 500);
+        assert_eq!(budget.look(some, 10, 0).budget.hard, 110, "there is no more, whatever was allowed");
+        assert_eq!(budget.look(all, 0, 0).mark, Mark::Hard);
     }
 
     #[test]
     fn packs_count_from_their_first_byte_and_are_counted_once() {
-        let budget = budget(Some(1_000));
-        budget.look(u64::MAX / 2);
+        let (budget, plenty) = (Budget::new(0), u64::MAX / 2);
+        let used = || budget.look(allowed(Some(1_000)), plenty, 0).used;
+        assert_eq!(used(), 0);
         let (mut first, mut second) = (budget.share(), budget.share());
         assert!(first.grow(600) && second.grow(400) && !second.grow(1));
         drop(second);
-        assert_eq!(budget.look(u64::MAX / 2).used, 600);
+        assert_eq!(used(), 600);
         let began = budget.survey();
         first.keep();
         // The walk may or may not have seen it.
         budget.surveyed(50, began);
-        assert_eq!(budget.look(u64::MAX / 2).used, 650);
+        assert_eq!(used(), 650);
         let began = budget.survey();
         budget.surveyed(650, began);
-        assert_eq!(budget.look(u64::MAX / 2).used, 650);
+        assert_eq!(used(), 650);
+    }
+
+    #[test]
+    fn answers_make_way() {
+        let budget = Budget::new(500 << 20);
+        let look = |kept| budget.look(allowed(Some(1_000 << 20)), u64::MAX / 2, kept);
+        assert_eq!(look(100 << 20).used, 600 << 20);
+        assert_eq!(look(100 << 20).room_for_answers(100 << 20), look(0).budget.soft - (500 << 20));
+        budget.surveyed(990 << 20, 0);
+        assert_eq!(look(100 << 20).room_for_answers(100 << 20), KEPT_ANYWAY);
     }
 }

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
+use grasp_core::registrar::policy::Rules;
+use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId, Site};
-use grasp_core::storage::{Quotas, Weight};
+use grasp_core::storage::{Quotas, Weight, Whose};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 
@@ -65,8 +67,8 @@ pub(crate) struct Open {
 pub(crate) struct Directory {
     layout: Arc<Layout>,
     submissions: bool,
-    /// What repositories may take.
-    quotas: RwLock<Quotas>,
+    /// What repositories may take, and which have no place here.
+    rules: RwLock<(Quotas, Arc<Lists>)>,
     entries: RwLock<HashMap<Site, Entry>>,
     /// Held while a miss is filled from disk, so that a thousand askers read a file once.
     filling: Mutex<()>,
@@ -80,7 +82,7 @@ impl Directory {
         Self {
             layout,
             submissions,
-            quotas: RwLock::default(),
+            rules: RwLock::default(),
             entries: RwLock::default(),
             filling: Mutex::default(),
             bytes: AtomicUsize::new(0),
@@ -95,7 +97,10 @@ impl Directory {
             Site::Announced(_) => self.read(|entries| {
                 entries.get(site).map(|entry| Open { place: entry.place, lenders: entry.lenders.clone() })
             }),
-            Site::Submitted(_) => self.submissions.then(|| Open { place: Place::Served, lenders: Vec::new() }),
+            Site::Submitted(repo) => {
+                let is_open = self.submissions && !self.rules().1.bans(repo);
+                is_open.then(|| Open { place: Place::Served, lenders: Vec::new() })
+            }
         }
     }
 
@@ -114,28 +119,35 @@ impl Directory {
         self.read(|entries| entries.keys().filter(|site| matches!(site, Site::Announced(_))).count())
     }
 
-    /// From now on repositories may take this much.
-    pub(crate) fn limit(&self, quotas: Quotas) {
-        *self.quotas.write().unwrap_or_else(PoisonError::into_inner) = quotas;
+    /// From now on these rules hold.
+    pub(crate) fn govern(&self, rules: &Rules) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = (rules.quotas, rules.lists.clone());
+    }
+
+    fn rules(&self) -> (Quotas, Arc<Lists>) {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How many bytes may come to a site, if there is a quota. Blocks, the first time.
-    pub(crate) fn left(&self, site: &Site) -> Option<u64> {
-        let quotas = *self.quotas.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn left(&self, site: &Site, whose: Whose) -> Option<u64> {
+        let (quotas, _) = self.rules();
         if !quotas.weigh() {
             return None;
         }
-        quotas.left(self.weigh(site)).map(|(left, _)| left)
+        quotas.left(self.weigh(site), whose).map(|(left, _)| left)
     }
 
     /// What a site and all others of its owner weigh. Blocks, the first time.
     pub(crate) fn weigh(&self, site: &Site) -> Weight {
         let owner = site.repo().owner;
         let own = |entries: &HashMap<Site, Entry>| {
-            let own = entries.iter().filter(|(site, _)| site.repo().owner == owner);
+            let own =
+                entries.iter().filter(|(each, _)| each.repo().owner == owner && matches!(each, Site::Announced(_)));
             own.map(|(site, entry)| (site.clone(), entry.weight)).collect::<Vec<_>>()
         };
-        let mut weight = Weight::default();
+        // Of what was submitted only what somebody asks for is noted here; the disk knows all.
+        let repository = if matches!(site, Site::Submitted(_)) { self.layout.own_bytes(site) } else { 0 };
+        let mut weight = Weight { repository, key: self.layout.submitted_bytes(owner) };
         let mut weighed = Vec::new();
         for (each, known) in self.read(own) {
             let bytes = known.unwrap_or_else(|| {

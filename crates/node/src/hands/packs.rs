@@ -76,7 +76,8 @@ pub(crate) struct Answer {
 /// The answers. The lock guards the map for an instant.
 pub(crate) struct Packs {
     folder: PathBuf,
-    budget: u64,
+    /// Bytes that may be kept.
+    allowed: AtomicU64,
     used: AtomicU64,
     clock: AtomicU64,
     answers: Mutex<HashMap<Key, Arc<Answer>>>,
@@ -102,10 +103,10 @@ pub(crate) struct Maker {
 }
 
 impl Packs {
-    pub(crate) fn new(folder: PathBuf, budget: u64) -> Arc<Self> {
+    pub(crate) fn new(folder: PathBuf, allowed: u64) -> Arc<Self> {
         Arc::new(Self {
             folder,
-            budget,
+            allowed: AtomicU64::new(allowed),
             used: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             answers: Mutex::default(),
@@ -115,7 +116,14 @@ impl Packs {
 
     /// Bytes that are kept, and how many may be.
     pub(crate) fn load(&self) -> (u64, u64) {
-        (self.used.load(Ordering::Relaxed), self.budget)
+        (self.used.load(Ordering::Relaxed), self.allowed.load(Ordering::Relaxed))
+    }
+
+    /// From now on so many bytes may be kept.
+    pub(crate) fn allow(&self, bytes: u64) {
+        if self.allowed.swap(bytes, Ordering::Relaxed) > bytes {
+            self.shrink();
+        }
     }
 
     /// Follows the answer to a request. Whoever is the first to ask also gets to make it.
@@ -157,7 +165,7 @@ impl Packs {
     }
 
     fn has_room(&self, answers: usize) -> bool {
-        self.used.load(Ordering::Relaxed) <= self.budget && answers <= MAX_ANSWERS
+        self.used.load(Ordering::Relaxed) <= self.allowed.load(Ordering::Relaxed) && answers <= MAX_ANSWERS
     }
 
     fn forget(&self, answers: &mut HashMap<Key, Arc<Answer>>, key: &Key) {

@@ -125,7 +125,7 @@ impl RulesDoor {
             post.send_rules(NewRules {
                 epoch: basis.epoch(&rules.lists),
                 bootstrap: basis.bootstrap(&rules.lists),
-                wider: rules.lists.may_take_more_than(&old.lists),
+                wider: rules.lists.may_take_more_than(&old.lists) || rules.max_event_bytes > old.max_event_bytes,
             });
         }
         match changed {

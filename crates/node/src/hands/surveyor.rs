@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use grasp_core::storage::Mark;
 use grasp_core::time::Timestamp;
+use tracing::debug;
 
 use super::budget::Budget;
 use super::packs::Packs;
@@ -16,8 +17,10 @@ use crate::clock::Clock;
 /// How long after a walk the next one begins.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// The same while the budget is nearly used up: whoever makes room does not want to wait.
-const SHORT_PAUSE: Duration = Duration::from_secs(10);
+/// The same while the budget is nearly used up: whoever makes room does not want to wait. But it is at least so many times
+/// as long as the walk took.
+const SHORT_PAUSE: Duration = Duration::from_secs(2);
+const SHARE: u32 = 10;
 
 /// What is counted as it comes, not here.
 const ON_ITS_WAY: &str = "incoming";
@@ -66,34 +69,58 @@ pub(crate) struct Surveyor {
     pub(crate) clock: Clock,
     pub(crate) measured: Measured,
     pub(crate) budget: Arc<Budget>,
+    /// The folder where the sum is noted, for the next start.
+    pub(crate) notes: PathBuf,
+}
+
+/// The file of that note.
+const NOTE: &str = "disk-use";
+
+/// What an earlier process found at last, so that a start is no way around the budget; nothing if it left no note.
+pub(crate) fn last_known(notes: &Path) -> u64 {
+    let text = std::fs::read_to_string(notes.join(NOTE)).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
+}
+
+/// Notes a sum: after every walk, and at the end. It is worth no trouble: the next walk finds it again.
+pub(crate) fn note(notes: &Path, bytes: u64) {
+    let fresh = notes.join(format!("{NOTE}.new"));
+    let noted = std::fs::write(&fresh, format!("{bytes}\n")).and_then(|()| std::fs::rename(&fresh, notes.join(NOTE)));
+    if let Err(problem) = noted {
+        debug!(%problem, "cannot note how much disk space is used");
+    }
 }
 
 impl Surveyor {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         loop {
-            let began = self.budget.survey();
+            let (begun_at, began) = (Instant::now(), self.budget.survey());
             let mut walk = Walk { left: MOST, complete: true, stop };
             let mut kinds: Vec<(&'static str, u64)> =
                 self.folders.iter().map(|(kind, folder)| (*kind, walk.bytes(folder))).collect();
-            kinds.push(("cache", self.packs.load().0));
             let stays = kinds.iter().filter(|(kind, _)| *kind != ON_ITS_WAY).map(|(_, bytes)| bytes).sum();
+            kinds.push(("cache", self.packs.load().0));
             self.budget.surveyed(stays, began);
+            if walk.complete {
+                note(&self.notes, stays);
+            }
             self.measured.set(DiskUse { kinds, at: self.clock.wall(), complete: walk.complete });
-            if !self.rest(stop) {
+            if !self.rest(stop, SHARE * begun_at.elapsed()) {
                 return;
             }
         }
     }
 
-    /// Waits until it is time for the next walk; not if the server goes down.
-    fn rest(&self, stop: &Receiver<()>) -> bool {
+    /// Waits until it is time for the next walk, which is not at once; not if the server goes down.
+    fn rest(&self, stop: &Receiver<()>, at_least: Duration) -> bool {
         let ended = Instant::now();
         loop {
             if !matches!(stop.recv_timeout(SHORT_PAUSE), Err(RecvTimeoutError::Timeout)) {
                 return false;
             }
-            if self.budget.mark() != Mark::Free || ended.elapsed() >= PAUSE {
+            let hurries = self.budget.mark() != Mark::Free && ended.elapsed() >= at_least;
+            if hurries || ended.elapsed() >= PAUSE.max(at_least) {
                 return true;
             }
         }

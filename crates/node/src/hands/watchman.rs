@@ -11,7 +11,7 @@ use grasp_core::limits;
 use grasp_core::storage::Mark;
 use grasp_core::time::{Moment, Timestamp};
 use grasp_store::{DiskUse as Space, Store};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::budget::Standing;
@@ -26,7 +26,9 @@ use super::turns::Turns;
 pub(crate) use super::vitals::Vitals;
 use crate::clock::Clock;
 use crate::door::git::{FETCH_UNIT_BYTES, FETCH_UNITS, GitHouse};
+use crate::door::places::Places;
 use crate::meter::Meter;
+use crate::reload::Settings;
 
 /// How often it goes round.
 const BEAT: Duration = Duration::from_secs(1);
@@ -83,8 +85,9 @@ pub(crate) struct Sights {
     pub(crate) library: LibraryDoor,
     pub(crate) store: Store,
     pub(crate) git: Arc<GitHouse>,
-    /// Places for connections, and how many there are.
-    pub(crate) places: (Arc<Semaphore>, usize),
+    /// Places for connections.
+    pub(crate) places: Arc<Places>,
+    pub(crate) settings: Settings,
     /// The folder of the events, and the free space that is kept there.
     pub(crate) events: (PathBuf, u64),
     pub(crate) measured: Measured,
@@ -139,7 +142,13 @@ impl Watchman {
         // As much as both rooms would still take; they may share a disk.
         let room = round.volumes.iter().map(|(_, free, mark)| free.saturating_sub(*mark)).min().unwrap_or_default();
         let before = round.budget.mark;
-        round.budget = sights.git.budget.look(room);
+        let (allowance, answers) = {
+            let settings = sights.settings.borrow();
+            (settings.disk, settings.git.pack_cache_bytes)
+        };
+        let (kept, _) = sights.git.packs.load();
+        round.budget = sights.git.budget.look(allowance, room, kept);
+        sights.git.packs.allow(round.budget.room_for_answers(kept).min(answers));
         round.budgets.push(("disk_bytes", round.budget.used, round.budget.budget.hard));
         if round.budget.mark != before {
             warn_of(&round.budget);
@@ -212,7 +221,7 @@ fn queues(round: &mut Round, sights: &Sights, lengths: Option<[usize; 3]>) {
 
 fn budgets(sights: &Sights) -> Vec<(&'static str, u64, u64)> {
     let git = &sights.git;
-    let (places, most) = &sights.places;
+    let (connections, most) = sights.places.load();
     let (pack_bytes, pack_most) = git.packs.load();
     let turns = |name, turns: &Turns| {
         let load = turns.load();
@@ -221,7 +230,7 @@ fn budgets(sights: &Sights) -> Vec<(&'static str, u64, u64)> {
     let bytes = |name, used: usize, most: usize| (name, used as u64, most as u64);
     let unused = git.fetch_bytes.available_permits();
     vec![
-        bytes("connections", most.saturating_sub(places.available_permits()), *most),
+        bytes("connections", connections, most),
         bytes("filter_bytes", sights.live.filter_bytes(), limits::MAX_FILTER_BYTES_TOTAL),
         bytes("negentropy_bytes", sights.library.bytes(), limits::MAX_NEGENTROPY_BYTES),
         ("pack_cache_bytes", pack_bytes, pack_most),

@@ -97,7 +97,12 @@ impl Server {
     }
 
     pub fn connect(&self) -> Client {
-        Client::connect(self.address, &self.url())
+        self.try_connect().expect("a websocket handshake")
+    }
+
+    /// Nothing if it is turned away.
+    pub fn try_connect(&self) -> Option<Client> {
+        Client::try_connect(self.address, &self.url())
     }
 
     /// `kill -9`, and waits until it is gone.
@@ -157,11 +162,15 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr, url: &str) -> Self {
+        Self::try_connect(address, url).expect("a websocket handshake")
+    }
+
+    fn try_connect(address: SocketAddr, url: &str) -> Option<Self> {
         let stream = TcpStream::connect(address).expect("connects");
         stream.set_nodelay(true).expect("an option");
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        let (socket, _) = tungstenite::client(url, stream).expect("a websocket handshake");
-        Self { socket }
+        let (socket, _) = tungstenite::client(url, stream).ok()?;
+        Some(Self { socket })
     }
 
     pub fn send(&mut self, message: &Value) {

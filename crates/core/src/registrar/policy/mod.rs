@@ -28,7 +28,7 @@ pub(super) use deletion::is_own_relay_named;
 use lists::Lists;
 
 /// What the operator decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
     /// Where this service is reached.
     pub service: Service,

@@ -5,15 +5,26 @@ use crate::nostr::Signed;
 use crate::nostr::reason::{Need, Refusal, Verdict};
 use crate::registrar::io::Facts;
 use crate::repo::pr::PullRequest;
+use crate::storage::Mark;
 
 impl World<'_> {
     pub(super) fn pull_request(self, event: &Signed, facts: &Facts) -> Verdict {
         let Some(request) = PullRequest::read(event) else {
             return Verdict::Refuse(Refusal::NoCommit);
         };
-        let submitted = !self.rules.submissions_of(event.pubkey, &request).is_empty();
-        if !facts.anchored && !facts.named && !submitted {
-            return Verdict::Refuse(Refusal::Unrelated);
+        if !facts.anchored && !facts.named {
+            let sites = self.rules.submissions_of(event.pubkey, &request);
+            if sites.is_empty() {
+                return Verdict::Refuse(Refusal::Unrelated);
+            }
+            let lists = &self.rules.lists;
+            if sites.iter().any(|site| lists.bans(site.repo())) || request.targets.iter().any(|repo| lists.bans(repo)) {
+                return Verdict::Refuse(Refusal::Banned);
+            }
+            // It makes a repository, or lets one grow that nobody here asked for.
+            if self.space >= Mark::Soft {
+                return Verdict::Refuse(Refusal::NoNewRepositories);
+            }
         }
         self.hold(event.pubkey, event.json().len(), Need::Commit(request.tip))
     }

@@ -183,7 +183,7 @@ impl Job {
         }
         let kind = if self.is_clone() { Kind::Clone } else { Kind::Fetch };
         let operation = Operation::new(&self.git.meter, kind, &self.site);
-        if size.unwrap_or(u64::MAX) > self.git.largest_kept {
+        if size.unwrap_or(u64::MAX) > self.git.largest_kept() {
             let turns = self.git.serving_large.clone();
             return self.directly(&turns, Some(operation)).await;
         }
@@ -267,7 +267,7 @@ impl Job {
 
     fn run(&self, show: impl FnMut(&[u8]) -> Result<(), ChildProblem>) -> Result<(), ChildProblem> {
         let folder = self.git.layout.site(&self.site);
-        let effort = Effort { threads: self.git.threads, patience: self.git.settings.process_patience };
+        let effort = Effort { threads: self.git.threads, patience: self.git.settings().process_patience };
         let result = serve::upload_pack(&self.git.git, &folder, (self.protocol, &self.fetch.body), effort, show);
         if let Err(problem) = &result {
             debug!(site = %self.site, %problem, "a fetch was not answered to its end");

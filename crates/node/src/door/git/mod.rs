@@ -34,18 +34,17 @@ use crate::hands::packs::Packs;
 use crate::hands::sync::board::SyncDoor;
 use crate::hands::turns::{Busy, Turn, Turns};
 use crate::meter::Meter;
+use crate::reload::Settings;
 
 /// What answers git clients.
 pub(crate) struct GitHouse {
-    pub(crate) settings: GitSettings,
+    pub(crate) current: Settings,
     pub(crate) git: Git,
     pub(crate) layout: Arc<Layout>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) desk: DeskDoor,
     pub(crate) capabilities: Capabilities,
     pub(crate) packs: Arc<Packs>,
-    /// Repositories with more bytes than this are served without keeping the answer.
-    pub(crate) largest_kept: u64,
     /// Threads of one serving process.
     pub(crate) threads: u32,
     /// Pushes that are being received.
@@ -104,6 +103,16 @@ impl Client {
 }
 
 impl GitHouse {
+    /// What the git room may use, as the settings are now.
+    pub(crate) fn settings(&self) -> GitSettings {
+        self.current.borrow().git
+    }
+
+    /// Bytes of the largest answer that may be kept: every process may fill a share at the same time.
+    fn largest_kept(&self) -> u64 {
+        self.packs.load().1 / self.settings().serve_processes as u64
+    }
+
     /// The refs of a site; `None` if they cannot be read.
     async fn snapshot(self: &Arc<Self>, site: &Site) -> Option<Arc<Snapshot>> {
         if let Some(snapshot) = self.directory.cached(site) {

@@ -62,7 +62,7 @@ pub(super) async fn push(git: Arc<GitHouse>, site: Site, client: Client, request
         Ok(body) => body,
         Err(_) => return status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only gzip is understood\n"),
     };
-    let most = git.settings.max_push_bytes;
+    let most = git.settings().max_push_bytes;
     match receive(git, site, client, body).await {
         // Whoever is refused has no place any more.
         (answer, Some(body)) => drained(answer, body, most).await,
@@ -343,14 +343,11 @@ impl Check {
 impl GitHouse {
     /// What a push may bring.
     fn pack_limits(&self, permit: &Permit) -> PackLimits {
-        let settings = &self.settings;
-        let max_bytes =
-            if !permit.uploads.is_empty() { settings.max_unsigned_push_bytes } else { settings.max_push_bytes };
-        PackLimits {
-            max_bytes: permit.left.map_or(max_bytes, |(left, _)| room_for(left).min(max_bytes)),
-            max_objects: u32::try_from(settings.max_objects).unwrap_or(u32::MAX),
-            check_secs: settings.process_patience.as_secs(),
-        }
+        let settings = self.settings();
+        let limits = settings.pack_limits();
+        let max_bytes = if permit.uploads.is_empty() { limits.max_bytes } else { settings.max_unsigned_push_bytes };
+        let max_bytes = permit.left.map_or(max_bytes, |(left, _)| room_for(left).min(max_bytes));
+        PackLimits { max_bytes, ..limits }
     }
 }
 

@@ -76,7 +76,8 @@ impl RelaySocket {
             pulse.heard();
             let (heard, bytes) = match message {
                 Some(Ok(Message::Text(text))) => {
-                    (relay_message::read(text.as_str(), self.shared.max_event_bytes), text.len())
+                    let largest = (self.shared.max_event_bytes)();
+                    (relay_message::read(text.as_str(), largest), text.len())
                 }
                 Some(Ok(Message::Binary(_))) => (Heard::Nonsense, 0),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => (Heard::Alive, 0),

@@ -86,6 +86,9 @@ impl Patience {
     }
 }
 
+/// How large an ordinary event may be.
+pub(crate) type MaxEventBytes = Box<dyn Fn() -> usize + Send + Sync>;
+
 /// What all sockets share.
 pub(crate) struct Sockets {
     dialler: Arc<Dialler>,
@@ -93,8 +96,8 @@ pub(crate) struct Sockets {
     /// The service's key, for challenges.
     keys: Keys,
     clock: Clock,
-    /// What the policy takes of an ordinary event.
-    max_event_bytes: usize,
+    /// What the policy takes of an ordinary event, as the settings are now.
+    max_event_bytes: MaxEventBytes,
     patience: Patience,
     /// Places for events that are not judged yet.
     places: Arc<Semaphore>,
@@ -106,7 +109,7 @@ impl Sockets {
         known: Arc<dyn Known>,
         keys: Keys,
         clock: Clock,
-        max_event_bytes: usize,
+        max_event_bytes: MaxEventBytes,
         patience: Patience,
     ) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(limits::SYNC_IN_FLIGHT));

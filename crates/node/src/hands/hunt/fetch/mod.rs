@@ -24,14 +24,16 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::hunt::io::{Catch, End, Fetch, Form};
+use grasp_core::hunt::io::{Catch, End, Fetch, Form, Sought};
 use grasp_core::limits;
+use grasp_core::storage::Whose;
 use grasp_git::receive::{Incoming, PackLimits, PackProblem};
 use tokio::time::timeout;
 use tracing::debug;
 
 use self::call::Patience;
 use self::complaints::Complaints;
+use self::spool::Spooled;
 use self::take::{Larder, Look, Taken};
 use self::talk::Talk;
 use crate::clock::Clock;
@@ -49,6 +51,8 @@ const CROWDED: Duration = Duration::from_secs(1);
 /// Where objects are fetched to, and how others are reached.
 pub(crate) struct FetchRoom {
     larder: Larder,
+    /// What one fetch may bring, as the settings are now.
+    limits: Box<dyn Fn() -> PackLimits + Send + Sync>,
     checking: Arc<Turns>,
     dialler: Arc<Dialler>,
     clock: Clock,
@@ -95,23 +99,20 @@ impl From<PackProblem> for Sorry {
 
 impl FetchRoom {
     /// One that fetches to where pushes go, checked as they are and in turn with them.
-    pub(crate) fn new(git: &GitHouse, dialler: Arc<Dialler>, clock: Clock) -> Self {
-        let settings = &git.settings;
-        let limits = PackLimits {
-            max_bytes: settings.max_push_bytes,
-            max_objects: u32::try_from(settings.max_objects).unwrap_or(u32::MAX),
-            check_secs: settings.process_patience.as_secs(),
-        };
+    pub(crate) fn new(git: &Arc<GitHouse>, dialler: Arc<Dialler>, clock: Clock) -> Self {
+        let house = git.clone();
+        let limits = move || house.settings().pack_limits();
         let larder = Larder {
             git: git.git.clone(),
             layout: git.layout.clone(),
             directory: git.directory.clone(),
-            limits,
+            limits: limits(),
             reserve_bytes: git.reserve_bytes,
             budget: git.budget.clone(),
         };
         Self {
             larder,
+            limits: Box::new(limits),
             checking: git.checking.clone(),
             dialler,
             clock,
@@ -144,10 +145,21 @@ impl FetchRoom {
         }
     }
 
+    fn larder(&self) -> Larder {
+        Larder { limits: (self.limits)(), ..self.larder.clone() }
+    }
+
     /// What is here of what is sought.
     async fn look(&self, fetch: &Fetch) -> Result<Look, Sorry> {
-        let (larder, site, oids) = (self.larder.clone(), fetch.site.clone(), fetch.oids.clone());
-        blocking(move || larder.look(&site, &oids)).await?
+        let (larder, site, oids) = (self.larder(), fetch.site.clone(), fetch.oids.clone());
+        let is_state = fetch.events.iter().any(|(_, what)| *what == Sought::State);
+        let whose = if is_state { Whose::Maintainers } else { Whose::Others };
+        let look = move || {
+            let mut look = larder.look(&site, &oids)?;
+            look.most_bytes = larder.room(&site, whose);
+            Ok(look)
+        };
+        blocking(look).await?
     }
 
     /// Calls the server and checks what it sends. Nothing comes of a server that has no refs at all.
@@ -157,10 +169,14 @@ impl FetchRoom {
         let spooled = spooled.map_err(|_| Sorry::new(End::Failed, "it took too long"))??;
         let Some(spooled) = spooled else { return Ok(None) };
         let turn = self.turn().await;
-        let (larder, site, oids) = (self.larder.clone(), fetch.site.clone(), fetch.oids.clone());
+        let (larder, site, oids) = (self.larder(), fetch.site.clone(), fetch.oids.clone());
         let taken = blocking(move || {
+            let Spooled { pack, received, share } = spooled;
             // The place is taken for as long as the check works, whoever waits for it.
-            let taken = larder.take((&site, &oids), look.prunings, spooled);
+            let taken = larder.take((&site, &oids), look.prunings, (pack, received));
+            if matches!(&taken, Ok(Taken { pack: Some(_), .. })) {
+                share.keep();
+            }
             drop(turn);
             taken
         });

@@ -12,6 +12,14 @@ use crate::hands::budget::Share;
 /// Bytes that are gathered before they are written to disk.
 pub(super) const GATHER: usize = 512 * 1024;
 
+/// A pack that has come in whole and is not checked yet.
+pub(super) struct Spooled {
+    pub(super) pack: Incoming,
+    pub(super) received: Received,
+    /// What it takes of the disk budget, for as long as it is not known whether it stays.
+    pub(super) share: Share,
+}
+
 /// A pack that is being received. Dropping it removes it.
 pub(super) struct Spool {
     /// Together with its folder, so that nobody writes where somebody removes.
@@ -49,12 +57,10 @@ impl Spool {
     }
 
     /// There is no more to come.
-    pub(super) async fn finish(mut self) -> Result<(Incoming, Received), Sorry> {
+    pub(super) async fn finish(mut self) -> Result<Spooled, Sorry> {
         self.flush().await?;
-        let (sink, incoming) = self.inner.take().ok_or_else(gone)?;
-        // If nothing comes of it the next walk through the folders finds out.
-        self.share.keep();
-        Ok((incoming, sink.finish()?))
+        let (sink, pack) = self.inner.take().ok_or_else(gone)?;
+        Ok(Spooled { pack, received: sink.finish()?, share: self.share })
     }
 
     async fn flush(&mut self) -> Result<(), Sorry> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use grasp_core::limits;
 use grasp_core::nostr::hex;
 use grasp_core::repo::Site;
+use grasp_core::storage::Whose;
 use grasp_git::child::Git;
 use grasp_git::layout::Layout;
 use grasp_git::objects::Pools;
@@ -90,9 +91,13 @@ impl Larder {
         let missing = sought.into_iter().filter(|oid| !are_here.contains(oid)).cloned().collect();
         let haves = tips.iter().take(limits::MAX_TOLD_HAVES).cloned().collect();
         let impossible = oids.iter().any(|oid| !is_oid(oid));
+        Ok(Look { most_bytes: self.limits.max_bytes, prunings, pools, known: tips, haves, here, missing, impossible })
+    }
+
+    /// Bytes that may come to a site, for its maintainers' sake or for others'.
+    pub(super) fn room(&self, site: &Site, whose: Whose) -> u64 {
         let most = self.limits.max_bytes;
-        let most_bytes = self.directory.left(site).map_or(most, |left| left.min(most));
-        Ok(Look { most_bytes, prunings, pools, known: tips, haves, here, missing, impossible })
+        self.directory.left(site, whose).map_or(most, |left| left.min(most))
     }
 
     /// Checks a pack and keeps of it what is sought and what that needs. Since the first look, which saw so many prunings,

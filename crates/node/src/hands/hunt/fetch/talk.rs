@@ -5,14 +5,13 @@ use grasp_core::hunt::io::{End, Fetch, Form, Sought};
 use grasp_core::limits;
 use grasp_git::fetch::greeting::BadGreeting;
 use grasp_git::fetch::{self, AnswerParser, BadAnswer, Greeting, GreetingParser, ListParser, Listing, Wish};
-use grasp_git::receive::{Incoming as Pack, Received};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 
 use super::call::{Answer, Call};
-use super::spool::Spool;
+use super::spool::{Spool, Spooled};
 use super::take::Look;
 use super::{FetchRoom, Sorry, retry_after};
 use crate::outbound::USER_AGENT;
@@ -51,7 +50,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Asks for what is missing. Nothing comes back from a server that shows no refs at all.
-    pub(super) async fn hold(&self, answering: impl FnOnce() + Send) -> Result<Option<(Pack, Received)>, Sorry> {
+    pub(super) async fn hold(&self, answering: impl FnOnce() + Send) -> Result<Option<Spooled>, Sorry> {
         let mut answering = Some(answering);
         let mut begun = || {
             if let Some(answering) = answering.take() {
@@ -66,7 +65,7 @@ impl<'a> Talk<'a> {
     }
 
     /// One request for exactly what is missing.
-    async fn by_oids(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<(Pack, Received), Sorry> {
+    async fn by_oids(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Spooled, Sorry> {
         let body = fetch::fetch(USER_AGENT, self.wish(&self.look.missing));
         let answer = call.send(&self.post(body, Protocol::Second)?).await?;
         self.judge(&answer)?;
@@ -78,7 +77,7 @@ impl<'a> Talk<'a> {
     }
 
     /// A look at its refs, and a request for those that show what is missing or may lead to it.
-    async fn by_refs(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Option<(Pack, Received)>, Sorry> {
+    async fn by_refs(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Option<Spooled>, Sorry> {
         let answer = call.send(&self.get()?).await?;
         self.judge(&answer)?;
         let mut parser = GreetingParser::new(self.listing());
@@ -224,7 +223,7 @@ impl<'a> Talk<'a> {
         answer: Response<Incoming>,
         mut parser: AnswerParser,
         begun: Begun<'_>,
-    ) -> Result<(Pack, Received), Unheard> {
+    ) -> Result<Spooled, Unheard> {
         let larder = &self.room.larder;
         let mut answer = Answer::new(answer.into_body(), self.room.patience);
         let most = self.look.most_bytes;

@@ -62,7 +62,8 @@ impl World {
     pub(super) fn with(patience: Patience, dialler: Arc<Dialler>) -> Self {
         let shelf = Arc::new(Shelf::default());
         let keys = Keys::parse("0000000000000000000000000000000000000000000000000000000000000003").expect("a key");
-        let sockets = Sockets::new(dialler, shelf.clone(), keys.clone(), Clock::start(), 64 * 1024, patience);
+        let sockets =
+            Sockets::new(dialler, shelf.clone(), keys.clone(), Clock::start(), Box::new(|| 64 * 1024), patience);
         Self { sockets, shelf, keys }
     }
 

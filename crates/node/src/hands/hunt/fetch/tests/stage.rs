@@ -19,7 +19,7 @@ use grasp_git::refs::{Refs, Target as RefTarget};
 use tempfile::TempDir;
 
 use crate::clock::Clock;
-use crate::hands::budget::{Allowance, Budget};
+use crate::hands::budget::Budget;
 use crate::hands::directory::Directory;
 use crate::hands::hunt::fetch::call::Patience;
 use crate::hands::hunt::fetch::complaints::Complaints;
@@ -67,10 +67,11 @@ impl Stage {
         let directory = Arc::new(Directory::new(layout.clone(), true));
         let bounds = Bounds { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 };
         let git = Git::new(Path::new("git"), bounds);
-        let budget = Budget::new(Allowance { bytes: None, soft_percent: 90 });
+        let budget = Budget::new(0);
         let larder = Larder { git, layout, directory, limits: LIMITS, reserve_bytes: 0, budget };
         let room = FetchRoom {
             larder,
+            limits: Box::new(|| LIMITS),
             checking: Turns::new(2, 16, 16),
             dialler,
             clock: Clock::start(),
