@@ -13,7 +13,7 @@ use grasp_core::registrar::io::Todo;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::pr::PullRequest;
 use grasp_core::repo::{Identifier, Site};
-use grasp_git::layout::{Layout, file_name};
+use grasp_git::layout::{CONFIG, Layout, file_name};
 use grasp_git::refs::Refs;
 use grasp_git::{crash, vault};
 use grasp_store::Store;
@@ -102,6 +102,9 @@ fn bring(root: &Path, entry: &Entry, to: &Path) -> Result<()> {
     let seal = backup::copy(&root.join(&entry.path), to, 0o600)?;
     let bytes = fs::metadata(to)?.len();
     ensure!(seal == entry.seal && bytes == entry.bytes, "{} is not as it was backed up", entry.path.display());
+    // Git would do what it says.
+    let is_ours = !entry.path.ends_with("config") || fs::read(to)? == CONFIG;
+    ensure!(is_ours, "{} is none of this program", entry.path.display());
     Ok(())
 }
 
