@@ -65,7 +65,7 @@ fn past_the_soft_mark_no_new_repository_comes_and_past_the_hard_one_nothing_that
     let mut stage = stage.again_with(End::Asked, &settings);
     stage.refuse(&o.author.issue(THEN + 40, &o.repo("tool")), "error: the disk is full");
     // Without the note of the last process it is known after a walk.
-    std::fs::remove_file(stage.server.folder().path().join("relay/disk-use")).expect("it was there");
+    std::fs::remove_file(stage.server.folder().path().join("data/relay/disk-use")).expect("it was there");
     let mut stage = stage.again_with(End::Killed, &settings);
     let mut at = THEN + 50;
     support::eventually("the hard mark is noticed", || {

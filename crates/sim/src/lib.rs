@@ -1,7 +1,7 @@
 //! The simulated world of graspd, for tests only.
 //!
 //! - [`author`]: keys that sign real events, the same ones in every run; [`cast`]: those of the spec's examples;
-//!   [`chance`]: numbers from a seed.
+//!   [`chance`]: numbers from a seed; [`crowd`]: many lives at once.
 //! - [`memory`]: the model of the store, naive on purpose.
 //! - [`contract`]: what every store must do, run against the model and against the real one; [`differential`]: both live
 //!   through the same random history.
@@ -14,6 +14,7 @@ pub mod author;
 pub mod cast;
 pub mod chance;
 pub mod contract;
+pub mod crowd;
 pub mod differential;
 pub mod git;
 pub mod house;

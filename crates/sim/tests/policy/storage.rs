@@ -1,6 +1,7 @@
 //! The marks of the disk budget, and quotas.
 
 use grasp_core::registrar::io::Input;
+use grasp_core::registrar::policy::lists::{Entry, Lists};
 use grasp_core::storage::{Mark, Quotas};
 use grasp_sim::house::Wish;
 
@@ -96,4 +97,44 @@ fn a_repository_and_a_key_have_so_many_bytes() {
     assert_eq!(code(&house.push(&wish)), "E-QUOTA-KEY");
     wish.bytes = 99;
     assert_eq!(code(&house.push(&wish)), "taken");
+}
+
+/// A pull request for somebody's repository that is elsewhere, offered at `/prs/` (GRASP-06).
+fn submission(of: &Author, created_at: u64) -> Arc<Signed> {
+    let clone = format!("https://code.example/{}", Site::Submitted(x().repo_id("tool")).path());
+    let tags = owned(&[&["a", &of.repo("tool")], &["c", &oid('b')], &["clone", &clone]]);
+    x().sign_owned(kinds::PULL_REQUEST, created_at, tags, "")
+}
+
+#[test]
+fn submissions_are_new_repositories_and_can_be_banned() {
+    let mut house = House::new(rules());
+    says(&mut house, &submission(&r(), 200), COMMIT);
+    house.inform(Input::Space(Mark::Soft));
+    says(&mut house, &submission(&r(), 201), NEARLY_FULL);
+    for banned in [r().key().npub(), x().key().npub(), "tool".to_owned()] {
+        let banned = [Entry::read(&banned).expect("an entry")].into_iter().collect();
+        let lists = Arc::new(Lists { banned, ..Lists::default() });
+        let mut house = House::new(Rules { lists, ..rules() });
+        says(&mut house, &submission(&r(), 200), BANNED);
+    }
+    let banned = [Entry::Owner(x().key())].into_iter().collect();
+    let lists = Arc::new(Lists { banned, ..Lists::default() });
+    let mut house = House::new(Rules { lists, ..rules() });
+    let push = Wish::new(Site::Submitted(x().repo_id("tool"))).pull(submission(&r(), 200).id, &oid('b'));
+    assert_eq!(code(&house.push(&push)), "E-REPO-MISSING");
+}
+
+#[test]
+fn uploads_that_wait_for_their_events_count() {
+    let quotas = Quotas { bytes_per_repository: Some(100), ..Quotas::default() };
+    let (mut house, ..) = hosting(Rules { quotas, ..rules() }, &[]);
+    let pull = |nth: u64| x().pull_request(200 + nth, &[&o().repo("tool")], &oid('b'));
+    let mut upload = |nth: u64| {
+        let mut wish = Wish::new(Site::Announced(o().repo_id("tool"))).pull(pull(nth).id, &oid('b'));
+        wish.bytes = 30;
+        code(&house.push(&wish))
+    };
+    // Half of it is for strangers.
+    assert_eq!((upload(1), upload(2)), ("taken", "E-QUOTA-REPOSITORY"));
 }
