@@ -101,6 +101,8 @@ impl Git {
     /// A command on a repository folder: `git <arguments to be added>`.
     #[must_use]
     pub fn command(&self, folder: &Path) -> Command {
+        // It works in the folder, where a relative path would lead elsewhere.
+        let folder = &std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let mut command = Command::new(&self.program);
         command
             .env_clear()

@@ -8,7 +8,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::config::{Config, ConfigErrors, Effective, Loaded};
+use crate::config::{Config, ConfigErrors, Effective, Loaded, Origin};
 use crate::hands::rulebook::{RulesChanged, RulesDoor};
 use crate::notify::{self, News};
 
@@ -87,6 +87,8 @@ pub(crate) struct Reloaded {
     pub(crate) rules: RulesChanged,
     /// Settings that are others than at the start and need a restart.
     pub(crate) restart: Vec<&'static str>,
+    /// Settings that could change, but for standing in the environment, which is that of the start.
+    pub(crate) fixed: Vec<&'static str>,
     /// One sentence each.
     pub(crate) warnings: Vec<String>,
 }
@@ -108,8 +110,14 @@ impl Reloader {
 
     fn read_again(&self) -> Result<Reloaded, ConfigErrors> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let Loaded { config: mut new, warnings } = (self.origins.read)()?;
+        let Loaded { config: mut new, mut warnings } = (self.origins.read)()?;
         let old = current.borrow().clone();
+        if new.log_level != old.log_level
+            && let Err(problem) = (self.origins.log)(&new.log_level)
+        {
+            warnings.push(format!("the log level stays as it is: {problem}"));
+            keep_level(&old, &mut new);
+        }
         let (config, mut reloaded) = take_over(&old, &mut new);
         reloaded.warnings = warnings;
         let rules = self.door.rules();
@@ -126,15 +134,18 @@ impl Reloader {
                 Err(problem) => reloaded.warnings.push(format!("{problem:#}")),
             }
         }
-        if config.log_level != old.log_level
-            && let Err(problem) = (self.origins.log)(&config.log_level)
-        {
-            reloaded.warnings.push(format!("the log level stays as it is: {problem}"));
-        }
         if reloaded.lists || !reloaded.changed.is_empty() {
             current.send_replace(Arc::new(config));
         }
         Ok(reloaded)
+    }
+}
+
+/// Undoes a change of the log level.
+fn keep_level(old: &Config, new: &mut Config) {
+    new.log_level.clone_from(&old.log_level);
+    for (before, now) in old.effective.iter().zip(&mut new.effective).filter(|(_, now)| now.name == "LOG_LEVEL") {
+        now.clone_from(before);
     }
 }
 
@@ -147,6 +158,11 @@ fn take_over(old: &Config, new: &mut Config) -> (Config, Reloaded) {
     let mut config = old.clone();
     let mut reloaded = Reloaded { lists: *old.lists != *new.lists, ..Reloaded::default() };
     for (before, now) in config.effective.iter_mut().zip(&new.effective) {
+        let is_changeable = CHANGEABLE.iter().any(|(name, _)| *name == before.name);
+        // The file of a list may change.
+        if is_changeable && now.origin == Origin::Environment && !now.value.starts_with('@') {
+            reloaded.fixed.push(now.name);
+        }
         let is_other_secret = match before.name {
             "RELAY_OWNER_NSEC" => old.owner_secret != new.owner_secret,
             "METRICS_TOKEN" => old.metrics.token != new.metrics.token,
@@ -155,7 +171,7 @@ fn take_over(old: &Config, new: &mut Config) -> (Config, Reloaded) {
         if before.value == now.value && !is_other_secret {
             continue;
         }
-        if CHANGEABLE.iter().any(|(name, _)| *name == before.name) {
+        if is_changeable {
             let Effective { name, value, .. } = std::mem::replace(before, now.clone());
             reloaded.changed.push((name, value, now.value.clone()));
         } else {
@@ -204,7 +220,7 @@ impl Reloaded {
         let changed = self.changed.iter().map(|(name, before, now)| json!({"name": name, "from": before, "to": now}));
         json!({
             "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists, "banned": self.rules.banned,
-            "restart": self.restart, "warnings": self.warnings,
+            "restart": self.restart, "fixed": self.fixed, "warnings": self.warnings,
         })
     }
 }

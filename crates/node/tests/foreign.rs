@@ -13,6 +13,7 @@ use nostr_lmdb::NostrLMDB;
 use nostr_sdk::prelude::{Event, JsonUtil, NostrDatabase};
 use serde_json::json;
 use support::git::{MAIN, Maintainer, THEN, Work, ls_remote, refs};
+use support::operator::Said;
 use support::stage::{Stage, main_at};
 use tempfile::TempDir;
 
@@ -121,9 +122,8 @@ fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on
     assert!(people.contains("Nothing was changed") && people.contains("not listed"), "{people}");
     assert!(!stage.served(&tool));
 
-    let aside = TempDir::new().expect("a folder");
-    let work_folder = aside.path().join("work");
-    let arguments = ["import-ngit-grasp", text(data.path()), "--execute", "--json", "--work", text(&work_folder)];
+    let beside = Path::new("..").join(data.path().file_name().expect("a name"));
+    let arguments = ["import-ngit-grasp", text(&beside), "--execute", "--json", "--work", "aside"];
     for at in ["import.noted", "import.pushed", "import.pushed:2"] {
         let mut crashing = stage.server.operator(&arguments);
         assert_eq!(crashing.env("GRASPD_CRASH_AT", at).output().expect("runs").status.code(), None, "{at}");
@@ -149,4 +149,42 @@ fn events_and_repositories_of_ngit_grasp_move_in_and_an_interrupted_move_goes_on
     let again = stage.server.run(&arguments).object();
     assert_eq!(again["repositories"], 0, "{again}");
     stage.server.run(&["verify"]).well();
+}
+
+#[test]
+fn what_could_not_be_moved_for_now_is_moved_by_the_next_run() {
+    let mut stage = Stage::new();
+    let [owner, guest, ..] = stage.cast();
+    let data = TempDir::new().expect("a folder");
+    let work = Work::new();
+    let oid = work.commit("file", "first");
+    let (one, two) = (owner.announce("one", THEN, &[]), owner.announce("two", THEN, &[]));
+    let (one_state, two_state) = (owner.state("one", THEN, &main_at(&oid)), owner.state("two", THEN, &main_at(&oid)));
+    let issue = guest.author.sign(kinds::ISSUE, THEN, &[&["a", &owner.repo("two")]], "it does not work");
+    store(&data.path().join("relay"), &[&one, &two, &one_state, &two_state, &issue]);
+    for d in ["one", "two"] {
+        keep(&data.path().join("git"), &owner, d, &work, &main_at(&oid));
+    }
+    let limit = |stage: &Stage, repositories: u8| {
+        let settings = format!("quota_repositories_per_key = {repositories}\n");
+        fs::write(stage.server.folder().path().join("graspd.toml"), settings).expect("written");
+        stage.server.run(&["reload"]).well();
+    };
+    let arguments = ["import-ngit-grasp", text(data.path()), "--execute"];
+    limit(&stage, 1);
+    // Without git.
+    let said = Said::of(&stage.server.operator(&arguments).env("PATH", "/nonexistent").output().expect("runs"));
+    assert!(said.out.contains("failed: ") && said.out.contains("cannot run git"), "{}", said.out);
+    said.badly(1);
+    // With git, and no room for the second one.
+    let said = stage.server.run(&arguments);
+    assert!(said.out.contains("failed: two: events were refused: too many repositories"), "{}", said.out);
+    assert!(said.badly(1).contains("run it again"));
+    stage.expect_served(&[&one, &one_state]);
+    assert!(!stage.served(&two));
+    limit(&stage, 2);
+    let said = stage.server.run(&arguments).well();
+    assert!(said.contains("All is done"), "{said}");
+    stage.expect_served(&[&one, &one_state, &two, &two_state, &issue]);
+    stage.eventually_refs(&owner, "two", &main_at(&oid));
 }

@@ -46,7 +46,7 @@ fn ids(server: &Server) -> BTreeSet<String> {
 }
 
 fn note_of(path: &Path) -> Value {
-    let text = fs::read_to_string(format!("{}.graspd-progress", path.display())).unwrap_or_default();
+    let text = fs::read_to_string(format!("{}.graspd-import", path.display())).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 
@@ -118,6 +118,7 @@ fn what_comes_before_its_parent_is_tried_once_more_and_git_data_is_waited_for() 
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("events.jsonl");
     write(&file, &[reply.clone(), comment.clone(), issue.clone(), stranger.clone(), protected.clone()]);
+    crash(&stage.server, &file, "import.forgotten");
     let said = stage.server.run(&["import", text(&file)]).well();
     for expected in ["accepted", "refused: unrelated", "refused: protected", "all"] {
         assert!(said.contains(expected), "{expected} in {said}");
@@ -142,6 +143,53 @@ fn what_comes_before_its_parent_is_tried_once_more_and_git_data_is_waited_for() 
     // What had nothing to belong to has it now.
     other.server.run(&["import", text(&export), "--protected"]).well();
     other.expect_served(&[&issue, &comment, &reply, &protected]);
+
+    // An export goes on whoever has imported it, with what belongs to an event that it has already.
+    let parent = reply.id.to_string();
+    let late = guest.sign(1_111, THEN + 3, &[&["e", &parent], &["k", "1111"]], "no");
+    stage.publish(&late);
+    stage.server.run(&["export", text(&export), "--repo", "tool", "--resume"]).well();
+    let exported = lines(&export);
+    assert_eq!((exported.len(), exported.last().map(String::as_str)), (7, Some(late.json())));
+}
+
+/// Ends an import at a place.
+fn crash(server: &Server, file: &Path, at: &str) {
+    let mut crashing = server.operator(&["import", text(file)]);
+    assert_eq!(crashing.env("GRASPD_CRASH_AT", at).output().expect("runs").status.code(), None, "{at}");
+}
+
+#[test]
+fn a_note_is_of_one_file() {
+    let server = Server::start(&[OPEN]);
+    let folder = TempDir::new().expect("a folder");
+    let (file, exported) = (folder.path().join("events.jsonl"), folder.path().join("exported.jsonl"));
+    let all = notes(50);
+    write(&file, &all[..10]);
+    let interrupt = || {
+        eventually("some of it is noted", || {
+            crash(&server, &file, "import.noted");
+            note_of(&file)["offset"].as_u64().filter(|offset| *offset > 0)
+        })
+    };
+    interrupt();
+    // It has grown.
+    write(&file, &all[..15]);
+    let said = server.run(&["import", text(&file)]);
+    assert!(said.err.contains("going on"), "{}", said.err);
+    said.well();
+    // It is another one.
+    write(&file, &all[15..25]);
+    interrupt();
+    write(&file, &all[25..]);
+    server.run(&["import", text(&file)]).well();
+    assert_eq!(ids(&server).len(), all.len(), "it began anew");
+
+    server.run(&["export", text(&exported)]).well();
+    write(&exported, &notes(60)[10..]);
+    let said = server.run(&["export", text(&exported), "--resume"]).badly(1);
+    assert!(said.contains("another file"), "{said}");
+    assert_eq!(lines(&exported).len(), 50, "it is left alone");
 }
 
 /// Begins an import.

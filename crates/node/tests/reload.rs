@@ -221,7 +221,9 @@ fn the_signal_does_the_same_and_the_environment_is_stronger() {
         let log = server.log();
         (log.contains("a setting has changed") && log.contains("RELAY_MAX_SUBSCRIPTIONS")).then_some(())
     });
-    assert_eq!(server.run(&["reload"]).well(), "Nothing has changed.\n");
+    let said = server.run(&["reload"]).well();
+    let fixed = "These stand in the server's environment, which is that of its start: RELAY_FILTER_LIMIT, LOG_LEVEL.";
+    assert_eq!(said, format!("Nothing has changed.\n{fixed}\n"));
 }
 
 #[test]
@@ -232,4 +234,18 @@ fn a_server_that_nobody_can_command_hears_the_signal() {
     hang_up(&server);
     eventually("it holds", || (limitation(&server)["max_subscriptions"] == 5).then_some(()));
     assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn the_file_that_is_shipped_is_right_and_can_be_changed() {
+    let shipped = include_str!("../../../deploy/config/graspd.toml");
+    let server = start(shipped);
+    // Everything that stands behind a mark.
+    let is_setting = |line: &&str| line.contains(" = ") && !line.starts_with(' ');
+    let all: Vec<&str> =
+        shipped.lines().map(|line| line.strip_prefix('#').filter(is_setting).unwrap_or(line)).collect();
+    rewrite(&server, &all.join("\n"));
+    let done = server.run(&["reload", "--json"]).object();
+    assert_eq!(done["changed"].as_array().map(Vec::len), Some(7), "{done}");
+    assert_eq!(done["restart"], json!(["DOMAIN", "TRUSTED_PROXY_CIDRS"]), "{done}");
 }

@@ -216,14 +216,13 @@ fn a_backup_of_a_stopped_server_can_be_linked_based_on_another_and_noticed_to_be
     assert_eq!(stage.server.stop(), Some(0));
     let folder = stage.server.folder().clone();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
-    let said = run(folder.path(), &[NAMED], &["backup", text(&first)]).well();
+    let said = run(folder.path(), &[NAMED], &["backup", "first"]).well();
     assert!(said.contains("does not protect against the loss of that disk"), "{said}");
     assert!(run(folder.path(), &[NAMED], &["backup", text(&first)]).badly(1).contains("already"));
-    let said =
-        run(folder.path(), &[NAMED], &["backup", text(&second), "--copy", "--base", text(&first), "--json"]).object();
+    let said = run(folder.path(), &[NAMED], &["backup", text(&second), "--copy", "--base", "first", "--json"]).object();
     assert!(said["files_shared"].as_u64().expect("a number") >= 2, "{said}");
     assert_eq!(said["files_linked"], 0);
-    let sound = run(folder.path(), &[NAMED], &["verify", text(&second), "--json"]).object();
+    let sound = run(folder.path(), &[NAMED], &["verify", "second", "--json"]).object();
     assert_eq!((&sound["served"], &sound["states"], &sound["repositories"]), (&json!(2), &json!(1), &json!(1)));
     run(folder.path(), &[NAMED], &["verify"]).well();
 
@@ -257,7 +256,8 @@ fn a_backup_of_a_stopped_server_can_be_linked_based_on_another_and_noticed_to_be
     assert!(run(elsewhere.path(), &[NAMED], &["restore", text(&second)]).badly(1).contains("damaged"));
     assert!(run(elsewhere.path(), &[NAMED], &["serve"]).badly(1).contains("interrupted"));
     // The first one has its own copy of nothing, and is whole because it was replaced and not written to.
-    run(elsewhere.path(), &[NAMED], &["restore", text(&first)]).well();
+    let beside = Path::new("..").join(folder.path().file_name().expect("a name")).join("first");
+    run(elsewhere.path(), &[NAMED], &["restore", text(&beside)]).well();
     let _ = Server::spawn(command(elsewhere.path(), &[NAMED]));
 }
 
@@ -301,6 +301,12 @@ fn a_restore_that_was_interrupted_is_noticed_and_begins_anew() {
             stage.server.run(&["backup", text(&into)]).well();
             stage.server.run(&["verify", text(&into)]).well();
         }
+    }
+    // A server that is asked at the wrong place is not taken for one that has stopped.
+    let (more, nowhere) = (place(&backups, "more"), place(&backups, "no.sock"));
+    let said = stage.server.run(&["backup", text(&more), "--admin-socket", text(&nowhere)]).badly(1);
+    for expected in [text(&nowhere), "another graspd", "--admin-socket", "NGIT_ADMIN_SOCKET"] {
+        assert!(said.contains(expected), "{expected} in {said}");
     }
     // The server has removed what it made for them.
     let snapshots = stage.git_folder().join("snapshot");

@@ -49,12 +49,16 @@ pub(super) async fn export(admin: &Arc<Admin>, request: Request, tell: Teller) -
 
 fn run(store: &Store, wanted: &mut Wanted, (after, held): (u64, bool), tell: &Teller) -> Result<Value, Complaint> {
     let failed = |problem: grasp_store::StoreError| Complaint::new("failed", problem.to_string());
-    let mut at = after;
+    // What belongs to a repository is told by what came before.
+    let mut at = if wanted.repo.is_some() { 0 } else { after };
     let last = store.last_seq();
-    let (mut next, mut told) = (after, 0_u64);
+    let (mut next, mut told) = (at, 0_u64);
     while at < last {
         let mut slice = Vec::with_capacity(SLICE);
-        let show = |seq: u64, record: Record<'_>| slice.extend(wanted.text(&record).map(|text| (seq, text)));
+        let show = |seq: u64, record: Record<'_>| {
+            let text = wanted.text(&record).filter(|_| seq > after);
+            slice.extend(text.map(|text| (seq, text)));
+        };
         let Some(reached) = store.shown_since(at, SLICE, show).map_err(failed)? else { break };
         at = reached;
         for (seq, text) in slice {

@@ -27,6 +27,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -83,6 +84,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
 /// The argument `--json`.
 pub(crate) fn json_argument() -> Arg {
     Arg::new("json").long("json").help("Print JSON instead of text for people").action(ArgAction::SetTrue)
+}
+
+/// Reads a path. It is made absolute: whoever works with it may work in another folder.
+pub(crate) fn path_value() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
 }
 
 /// What a command was started with.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use grasp_core::nostr::PublicKey;
 use grasp_git::layout::file_name;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::table::{Align, Table};
 use super::transfer::{bring_quietly, table};
 use super::vault::settings;
-use super::{Context, Failure, json_argument, one_object, say};
+use super::{Context, Failure, json_argument, one_object, path_value, say};
 use crate::clock::Clock;
 use crate::door::pages::status::words::{bytes, count};
 use crate::rooms;
@@ -23,7 +23,7 @@ use crate::vault::ngit::{Repository, Source, Survey, Workplace};
 use crate::vault::pushing::{self, Part};
 
 pub(super) fn command() -> Command {
-    let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(value_parser!(PathBuf));
+    let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(path_value());
     Command::new("import-ngit-grasp")
         .about("Move events and repositories of ngit-grasp into the running server")
         .long_about(
@@ -42,7 +42,7 @@ pub(super) fn command() -> Command {
                 .value_name("DATA")
                 .help("The folder with its `relay` and `git`")
                 .required(true)
-                .value_parser(value_parser!(PathBuf)),
+                .value_parser(path_value()),
         )
         .arg(path("relay-of", "Its relay data, if that is elsewhere (its NGIT_RELAY_DATA_PATH)"))
         .arg(path("git-of", "Its git data, if that is elsewhere (its NGIT_GIT_DATA_PATH)"))
@@ -136,7 +136,7 @@ fn execute(context: &Context<'_>, source: &Source, work: &Path, is_json: bool) -
     let result = move_in(context, source, work, &base, &mut moved, &mut progress);
     drop(progress);
     result?;
-    let again = || Failure::Failed(format!("{} repositories could not be pushed: run it again", moved.failed.len()));
+    let again = || Failure::Failed("not everything could be moved for now: run it again".to_owned());
     if is_json {
         say(moved.value())?;
         return if moved.failed.is_empty() { Ok(()) } else { Err(again()) };
@@ -184,40 +184,53 @@ fn move_in(
         }
         let here = repositories.get(name).map_or(&[][..], Vec::as_slice);
         moved.repositories += here.len() as u64;
-        let before = moved.failed.len();
-        if let Some(events) = workplace.events(name) {
-            moved.events = moved.events.plus(&bring_quietly(context, &events)?);
-            moved.push(here, Part::Branches, base);
-        }
-        if let Some(pulls) = workplace.pulls(name) {
-            moved.events = moved.events.plus(&bring_quietly(context, &pulls)?);
-            moved.push(here, Part::Pulls, base);
+        let before = (moved.refused.len(), moved.failed.len());
+        let mut judged = Tally::default();
+        for (events, part) in [(workplace.events(name), Part::Branches), (workplace.pulls(name), Part::Pulls)] {
+            let Some(events) = events else { continue };
+            judged = judged.plus(&bring_quietly(context, &events)?);
+            moved.push(here, part, base, work);
         }
         grasp_git::crash::point("import.pushed");
-        if moved.failed.len() == before {
+        moved.settle(name, &judged, before.0);
+        if moved.failed.len() == before.1 {
             workplace.done(name).map_err(failed)?;
         }
     }
     progress.show("repository names", all, Some(all));
     if !workplace.is_done("*") {
         let rest = bring_quietly(context, &workplace.rest())?;
-        moved.events = moved.events.plus(&rest);
-        workplace.done("*").map_err(failed)?;
+        moved.settle("others", &rest, moved.refused.len());
+        // What belongs to a repository that could not be moved is taken when that is there.
+        if moved.failed.is_empty() {
+            workplace.done("*").map_err(failed)?;
+        }
     }
     Ok(())
 }
 
 impl Moved {
-    fn push(&mut self, repositories: &[Repository], part: Part, base: &str) {
+    fn push(&mut self, repositories: &[Repository], part: Part, base: &str, work: &Path) {
         for Repository { repo, folder } in repositories {
-            match pushing::push(folder, part, &format!("{base}/{}", repo.path())) {
+            match pushing::push(folder, part, &format!("{base}/{}", repo.path()), work) {
                 Ok(pushed) => {
                     self.refs += pushed.refs;
                     self.refused.extend(pushed.refused.into_iter().map(|why| (repo.to_string(), why)));
                     self.failed.extend(pushed.failed.into_iter().map(|why| (repo.to_string(), why)));
                 }
-                Err(problem) => self.refused.push((repo.to_string(), format!("{problem:#}"))),
+                Err(problem) => self.failed.push((repo.to_string(), format!("{problem:#}"))),
             }
+        }
+    }
+
+    /// Counts what became of the events of a name. If some were refused only for now, then so were the pushes since
+    /// `before` that need them.
+    fn settle(&mut self, name: &str, judged: &Tally, before: usize) {
+        self.events = self.events.plus(judged);
+        let why: Vec<&str> = judged.refused_for_now().collect();
+        if !why.is_empty() {
+            self.failed.extend(self.refused.drain(before..));
+            self.failed.push((name.to_owned(), format!("events were refused: {}", why.join(", ").replace('_', " "))));
         }
     }
 

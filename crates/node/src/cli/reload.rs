@@ -44,6 +44,10 @@ pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), F
     }
     if items("changed").is_empty() && restart.is_empty() && done["lists_changed"] != true {
         say("Nothing has changed.")?;
+        let fixed = list(items("fixed").iter().map(text));
+        if !fixed.is_empty() {
+            say(format!("These stand in the server's environment, which is that of its start: {fixed}."))?;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use grasp_core::nostr::PublicKey;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::vault::Checker;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::table::{Align, Table};
-use super::{Context, Failure, json_argument, or_unread, say};
+use super::{Context, Failure, json_argument, or_unread, path_value, say};
 use crate::config::{Config, Loaded};
 use crate::door::pages::status::words::{bytes, count};
 use crate::rooms;
@@ -22,7 +22,7 @@ use crate::vault::restore;
 use crate::vault::verify::{self, Report};
 
 fn folder(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).value_name("DIR").help(help).value_parser(value_parser!(PathBuf))
+    Arg::new(name).value_name("DIR").help(help).value_parser(path_value())
 }
 
 pub(super) fn backup_command() -> Command {
@@ -48,7 +48,7 @@ pub(super) fn backup_command() -> Command {
                 .long("base")
                 .value_name("DIR")
                 .help("An earlier backup on the same disk: packs that it has are linked, not copied again")
-                .value_parser(value_parser!(PathBuf)),
+                .value_parser(path_value()),
         )
         .arg(Arg::new("copy").long("copy").help("Copy, also on the server's own disk").action(ArgAction::SetTrue))
         .arg(json_argument())

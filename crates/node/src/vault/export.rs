@@ -22,8 +22,8 @@ const NOTE: Duration = Duration::from_secs(2);
 /// Where events go.
 pub(crate) struct Output {
     out: Box<dyn Write>,
-    /// The file and the note beside it; nothing for standard output.
-    kept: Option<(File, PathBuf)>,
+    /// The file, where it is, and the note beside it; nothing for standard output.
+    kept: Option<(File, PathBuf, PathBuf)>,
     /// What is asked for: an export that goes on must ask for the same.
     wanted: Value,
     /// The store that the sequence numbers are of, once it is known.
@@ -51,6 +51,9 @@ impl Output {
                 if noted["wanted"] != wanted {
                     bail!("{} was begun with other conditions: {}", path.display(), noted["wanted"]);
                 }
+                if !note::is_of(noted, path) {
+                    bail!("{} is another file than {} speaks of: begin anew", path.display(), beside.display());
+                }
                 (noted["seq"].as_u64().unwrap_or(0), noted["bytes"].as_u64().unwrap_or(0))
             }
             None if resume && path.exists() => bail!("{} is not there: nothing says how far it is", beside.display()),
@@ -62,15 +65,12 @@ impl Output {
             OpenOptions::new().write(true).create_new(true).open(path)
         };
         let mut file = open.with_context(|| format!("cannot make {} (see --resume)", path.display()))?;
-        if file.metadata()?.len() < bytes {
-            bail!("{} is shorter than it was: begin anew", path.display());
-        }
         // A line that was written in part, and what is written anew, go.
         file.set_len(bytes)?;
         file.seek(SeekFrom::End(0))?;
         let out = Box::new(BufWriter::new(file.try_clone()?));
         let store = noted.and_then(|noted| Some(noted["store"].as_str()?.to_owned()));
-        Ok(Self { out, kept: Some((file, beside)), wanted, store, seq, bytes, noted: Instant::now() })
+        Ok(Self { out, kept: Some((file, path.to_owned(), beside)), wanted, store, seq, bytes, noted: Instant::now() })
     }
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
@@ -101,12 +101,12 @@ impl Output {
 
     fn note(&mut self) -> Result<()> {
         self.out.flush()?;
-        if let Some((file, beside)) = &self.kept {
+        if let Some((file, path, beside)) = &self.kept {
             file.sync_all()?;
-            note::write(
-                beside,
-                &json!({ "seq": self.seq, "bytes": self.bytes, "wanted": self.wanted, "store": self.store }),
-            )?;
+            let (seq, bytes) = (self.seq, self.bytes);
+            let file = note::mark(path, bytes)?;
+            let value = json!({ "seq": seq, "bytes": bytes, "wanted": self.wanted, "store": self.store, "file": file });
+            note::write(beside, &value)?;
         }
         self.noted = Instant::now();
         Ok(())

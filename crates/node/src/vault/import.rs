@@ -25,6 +25,9 @@ const MAX_PASSES: u64 = 8;
 /// Bytes that are kept to be tried again.
 const MAX_AGAIN: u64 = 4 << 30;
 
+/// Refusals that are about room here, which the operator can make, and not about the event.
+const FOR_NOW: [&str; 4] = ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full"];
+
 /// What became of events.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
@@ -41,6 +44,8 @@ pub(crate) struct Import<'i> {
     context: &'i Context<'i>,
     /// The file.
     path: &'i Path,
+    /// What tells it from others.
+    mark: Value,
     /// Whether protected events are taken.
     protected: bool,
     note: PathBuf,
@@ -98,6 +103,11 @@ impl Tally {
         sum
     }
 
+    /// Why events were refused that may be taken later as they are.
+    pub(crate) fn refused_for_now(&self) -> impl Iterator<Item = &str> {
+        self.refused.keys().chain(self.wanting.keys()).map(String::as_str).filter(|why| FOR_NOW.contains(why))
+    }
+
     /// How many events were judged.
     pub(crate) fn total(&self) -> u64 {
         let sum = |list: &BTreeMap<String, u64>| list.values().sum::<u64>();
@@ -108,12 +118,13 @@ impl Tally {
 impl<'i> Import<'i> {
     /// Begins, or goes on where it was interrupted.
     pub(crate) fn of(context: &'i Context<'i>, path: &'i Path, protected: bool) -> Result<Self> {
-        let note = note::beside(path, ".graspd-progress");
-        let noted = note::read(&note)?.unwrap_or_default();
+        let note = note::beside(path, ".graspd-import");
+        let noted = note::read(&note)?.filter(|noted| note::is_of(noted, path)).unwrap_or_default();
         let number = |name: &str| noted[name].as_u64().unwrap_or(0);
         let (pass, offset, kept) = (number("pass"), number("offset"), number("kept"));
         let (before, base) = (Tally::read(&noted["before"]), Tally::read(&noted["so_far"]));
-        Ok(Self { context, path, protected, note, pass, before, base, offset, kept })
+        let mark = note::mark(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Self { context, path, mark, protected, note, pass, before, base, offset, kept })
     }
 
     /// Whether it goes on.
@@ -127,12 +138,12 @@ impl<'i> Import<'i> {
             let tally = self.one_pass(progress)?;
             let helped = self.pass == 0 || tally.accepted + tally.held > 0;
             if self.kept == 0 || !helped || self.pass + 1 >= MAX_PASSES {
-                for pass in 0..=self.pass + 1 {
-                    if pass > 0 {
-                        note::remove(&self.again(pass)).map_err(failed)?;
-                    }
-                }
+                // The note goes first: it speaks of the others.
                 note::remove(&self.note).map_err(failed)?;
+                crash::point("import.forgotten");
+                for pass in 1..=MAX_PASSES {
+                    note::remove(&self.again(pass)).map_err(failed)?;
+                }
                 return Ok(self.before.plus(&tally));
             }
             // What is tried again is counted then.
@@ -217,6 +228,7 @@ impl<'i> Import<'i> {
             "kept": self.kept,
             "before": self.before.value(),
             "so_far": self.base.value(),
+            "file": self.mark,
         });
         note::write(&self.note, &value)
     }

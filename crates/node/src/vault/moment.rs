@@ -209,14 +209,15 @@ pub(crate) fn with<T>(
     if let Some(result) = result {
         return result.map_err(failed);
     }
-    match called {
+    let silence = match called {
         // Also if there is no socket at all: the lock tells whether a server runs.
-        Err(Failure::NotRunning { .. } | Failure::Usage(_)) => {}
+        Err(Failure::NotRunning { socket, .. }) => format!("no server answers at {}", socket.display()),
+        Err(Failure::Usage(_)) => "no server can be asked, because ADMIN_SOCKET is off".to_owned(),
         Err(other) => return Err(other),
         Ok(_) => return Err(Failure::Failed("the server has made no moment".to_owned())),
-    }
+    };
     let work = work.take().ok_or_else(|| Failure::Failed("the server has broken off".to_owned()))?;
-    stopped(config, tell, work).map_err(failed)
+    stopped(config, &silence, tell, work).map_err(failed)
 }
 
 /// Tries again for a while what must be alone: the server may not have noticed yet that an earlier command is gone.
@@ -235,6 +236,7 @@ pub(super) fn patiently<T>(mut call: impl FnMut() -> Result<T, Failure>) -> Resu
 /// The same for a server that does not run.
 fn stopped<T>(
     config: &Config,
+    silence: &str,
     tell: &mut Tell<'_>,
     work: impl FnOnce(&Scene, &mut Tell<'_>) -> Result<T>,
 ) -> Result<T> {
@@ -246,7 +248,9 @@ fn stopped<T>(
             config.relay_data_path.display()
         );
     }
-    let _locks = Locks::take(&config.relay_data_path, &config.git_data_path)?;
+    let _locks = Locks::take(&config.relay_data_path, &config.git_data_path).with_context(|| {
+        format!("{silence}; if one runs, say where its socket is with --admin-socket or NGIT_ADMIN_SOCKET")
+    })?;
     refuse_unfinished(&config.relay_data_path)?;
     // Whoever runs this may be another user than the server is: nothing is made that stays.
     let layout = Layout::look(&config.git_data_path)

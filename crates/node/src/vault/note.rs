@@ -1,11 +1,15 @@
-//! How far something has come, beside the file that it is about: `FILE.graspd-progress`.
+//! How far something has come, beside the file that it is about: `FILE.graspd-progress`, `FILE.graspd-import`.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
+use grasp_git::vault::Sealer;
+use serde_json::{Value, json};
+
+/// Bytes at the beginning of a file that tell it from others.
+const HEAD: u64 = 64 << 10;
 
 /// A file with another ending behind its name.
 pub(super) fn beside(file: &Path, ending: &str) -> PathBuf {
@@ -23,6 +27,23 @@ pub(super) fn read(path: &Path) -> Result<Option<Value>> {
     let value = serde_json::from_slice(&text)
         .with_context(|| format!("{} is damaged: remove it to begin anew", path.display()))?;
     Ok(Some(value))
+}
+
+/// What tells a file of at most so many bytes from others, also when more has been written to it since.
+pub(super) fn mark(file: &Path, bytes: u64) -> io::Result<Value> {
+    let file = File::open(file)?;
+    let bytes = bytes.min(file.metadata()?.len());
+    let mut head = Vec::new();
+    file.take(bytes.min(HEAD)).read_to_end(&mut head)?;
+    let mut sealer = Sealer::new(Path::new(""));
+    sealer.take(&head);
+    Ok(json!({ "bytes": bytes, "head": sealer.finish()?.to_string() }))
+}
+
+/// Whether a note with a mark is about this file, and not about another one of the same name.
+pub(super) fn is_of(noted: &Value, file: &Path) -> bool {
+    let bytes = noted["file"]["bytes"].as_u64().unwrap_or(0);
+    mark(file, bytes).is_ok_and(|mark| mark == noted["file"])
 }
 
 /// Notes something: the old note or the new one is there, whatever happens.

@@ -40,14 +40,14 @@ pub(crate) struct Pushed {
     pub(crate) failed: Vec<String>,
 }
 
-/// Pushes a part of a repository, which is only read: git works in a folder of its own that borrows its objects.
-pub(crate) fn push(from: &Path, part: Part, to: &str) -> Result<Pushed> {
+/// Pushes a part of a repository, which is only read: git works in a folder of its own in `work` that borrows its objects.
+pub(crate) fn push(from: &Path, part: Part, to: &str, work: &Path) -> Result<Pushed> {
     let refs = refs_of(from, part)?;
     let mut pushed = Pushed::default();
     if refs.is_empty() {
         return Ok(pushed);
     }
-    let folder = tempfile::TempDir::with_prefix("graspd-push-")?;
+    let folder = tempfile::TempDir::with_prefix_in("push-", work)?;
     run(git(folder.path()).args(["init", "--quiet", "--bare", "."]))?;
     let objects = from.join("objects").canonicalize().context("it has no objects")?;
     fs::create_dir_all(folder.path().join("objects/info"))?;
