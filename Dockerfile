@@ -1,6 +1,6 @@
 # graspd in a container. Everything that it keeps is below /data.
 #
-#   docker build -t graspd .
+#   docker build --build-arg NGIT_BUILD_REVISION="$(git rev-parse --short=12 HEAD)" -t graspd .
 #   docker run -d --name graspd -e NGIT_DOMAIN=code.example -p 127.0.0.1:7334:7334 -v graspd:/data graspd
 #
 # deploy/compose.yml adds a proxy that does TLS.
@@ -11,6 +11,8 @@ COPY Cargo.toml Cargo.lock ./
 COPY crates crates
 # `graspd check` shows lines for proxies.
 COPY deploy deploy
+# What `ngit_build_info` shows; there is no checkout in here.
+ARG NGIT_BUILD_REVISION
 RUN cargo build --release --locked --package graspd
 
 FROM debian:bookworm-slim

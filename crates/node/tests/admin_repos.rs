@@ -53,6 +53,9 @@ fn relays_that_have_it_are_counted() {
     let (mut a, mut b) = (Neighbour::start(&[]), Neighbour::start(&[]));
     let project = Project::new(1, "common", &[a.place, b.place], &[]);
     a.host(&project);
+    a.eventually_state(&b.relay(), 3.0);
+    let row = a.server.run(&["repos", "common", "--json"]).object();
+    assert_eq!(row["relays"], json!({"named": 1, "complete": 0}), "it has nothing of it");
     b.host(&project);
     eventually("the other has it", || {
         let row = a.server.run(&["repos", "common", "--json"]).object();

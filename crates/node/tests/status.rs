@@ -70,17 +70,23 @@ fn without_git_it_is_not_ready() {
 
 #[test]
 fn the_status_tells_what_there_is_and_nothing_private() {
-    let mut stage = Stage::with(&[("RELAY_NAME", "<b>\"House\"</b>")]);
+    let mut stage = Stage::with(&[("RELAY_NAME", "<b>\"House\"</b>"), ("GRASP06_ENABLE", "true")]);
     let owner = stage.person(1);
     let (work, oid) = one_commit("a");
     stage.found(&owner, "tool", &[], &work, &main_at(&oid));
     let lonely = owner.announce("waiting", support::git::THEN, &[]);
     stage.hold(&lonely);
+    // A submission of which nothing has come: its name is nobody's business either.
+    let (guest, absent) = (stage.person(5), stage.person(6));
+    let own = stage.public_prs_url(&guest, "lib");
+    stage.hold(&guest.pull_request(support::git::THEN, &[&absent.repo("lib")], &"ab".repeat(20), &[&own]));
     stage.refuse(&owner.announce_elsewhere("away", support::git::THEN, &[]), "");
     let status = eventually("the status knows it", || {
         let (code, status) = json(&stage.server, "/status.json");
         assert_eq!(code, 200);
-        (status["purgatory"]["announcements"] == 1 && status["repositories"] == 2).then_some(status)
+        let waiting = &status["purgatory"];
+        (waiting["announcements"] == 1 && waiting["pull_requests"] == 1 && status["repositories"] == 2)
+            .then_some(status)
     });
     assert_eq!(status["ready"], true, "{status}");
     assert_eq!(status["relays"], Value::Null, "sync is off");
@@ -97,10 +103,22 @@ fn the_status_tells_what_there_is_and_nothing_private() {
     let (code, head, script) = get(&stage.server, "/status.js");
     assert!(code == 200 && head.contains("text/javascript") && script.contains("status.json"), "{head}");
     for text in [page, status.to_string()] {
-        for private in ["127.0.0.1:", &owner.npub(), &lonely.id.to_string(), "waiting.git"] {
+        for private in ["127.0.0.1:", &owner.npub(), &guest.npub(), &lonely.id.to_string(), "waiting.git", "lib.git"] {
             assert!(!text.contains(private), "{private} in {text}");
         }
     }
+
+    // What waits for a repository that is served is told.
+    stage.hold(&owner.state("tool", support::git::THEN + 9, &main_at(&"cd".repeat(20))));
+    let soonest = eventually("it is told until when a state waits", || {
+        let (_, status) = json(&stage.server, "/status.json");
+        status["purgatory"]["soonest"].as_array().filter(|soonest| !soonest.is_empty()).cloned()
+    });
+    let [state] = &soonest[..] else { panic!("{soonest:?}") };
+    assert_eq!((state["kind"].as_str(), state["why"].as_str()), (Some("state"), Some("its git data is awaited")));
+    assert!(state["repository"].as_str().is_some_and(|path| path.ends_with("/tool.git")), "{state}");
+    assert!((1..=1_800).contains(&state["seconds"].as_u64().expect("seconds")), "{state}");
+    assert!(get(&stage.server, "/status").2.contains("/tool.git: its git data is awaited, gives up in"));
 }
 
 #[test]
@@ -143,6 +161,15 @@ fn a_repository_shows_where_else_it_is() {
     let (code, _, page) = get(&here.server, &path);
     assert_eq!(code, 200);
     assert!(page.contains("Where it is") && page.contains("has it, known since"), "{page}");
+
+    // It is found out again after a restart, although nothing has to be sent.
+    here.stop();
+    here.again();
+    eventually("the neighbour is known to have the state again", || {
+        let known = json(&here.server, &format!("{path}/replication.json")).1;
+        let has = [&known["relays"][1]["has"]["state"], &known["git_servers"][1]["has"]["state"]];
+        has.iter().all(|has| *has == "current").then_some(())
+    });
 
     let status = eventually("the status has both relays", || {
         let (_, status) = json(&here.server, "/status.json");

@@ -7,6 +7,7 @@ use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::negentropy::Item;
 use grasp_core::nostr::{Filter, json, kinds};
+use grasp_core::registrar::io::Summary;
 use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{Arrived, LocalIds, Root, Seq};
 use grasp_core::time::Timestamp;
@@ -82,6 +83,24 @@ impl Store {
             }
         }
         Ok(missing)
+    }
+
+    /// Those of these events that are served or held, in short.
+    pub fn summaries(&self, ids: &[EventId]) -> Result<Vec<Summary>> {
+        let mut found = Vec::new();
+        for slice in ids.chunks(limits::SLICE_ROWS) {
+            let txn = self.env.read_txn()?;
+            for id in slice {
+                let held = self.tables.held.get(&txn, &id.0)?.and_then(|row| row.get(8..));
+                let record = match (held, self.tables.ids.get(&txn, &id.0)?) {
+                    (Some(bytes), _) => Record::read(bytes).ok(),
+                    (None, Some(seq)) => self.find(&txn, number(seq))?,
+                    (None, None) => None,
+                };
+                found.extend(record.map(|record| record.summary()));
+            }
+        }
+        Ok(found)
     }
 
     /// The roots of a repository that are served, by arrival.

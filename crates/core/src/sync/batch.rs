@@ -46,6 +46,8 @@ pub(super) struct Batch {
     pub(super) events: u64,
     /// Those that should have come live: how many, and three of them.
     pub(super) gaps: (u64, Vec<EventId>),
+    /// What is here and not there, if that was compared.
+    pub(super) lacking: Option<BTreeSet<EventId>>,
 }
 
 /// Why a batch came to be.
@@ -146,6 +148,7 @@ impl Batch {
             began,
             events: 0,
             gaps: (0, Vec::new()),
+            lacking: None,
         }
     }
 

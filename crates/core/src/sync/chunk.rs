@@ -150,6 +150,11 @@ pub(super) fn layer_one(kind: u16, names: &Names) -> Filter {
     Filter { kinds: Some(vec![kind]), tags, ..Filter::default() }
 }
 
+/// Whether a filter is layer 1's for states.
+pub(super) fn is_states(filter: &Filter) -> bool {
+    filter.kinds.as_deref() == Some(&[kinds::STATE])
+}
+
 fn tagged(letter: u8, values: Vec<String>) -> Filter {
     Filter { tags: vec![(letter, values)], ..Filter::default() }
 }

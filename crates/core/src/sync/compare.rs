@@ -1,9 +1,10 @@
 //! Reconciliations: what is here, what is there, and fetching the difference.
 
 use super::batch::{Ask, BatchId, Doing, End, Job, JobId};
+use super::chunk::is_states;
 use super::drive::{instead, is_one_second};
 use super::flaw::Flaw;
-use super::io::{LocalIds, Note, Output, Say, SubId};
+use super::io::{LocalIds, Note, Output, Say, SubId, Via};
 use super::link::{Link, State, What};
 use super::nego::{Nego, NegoTurn};
 use super::{Ctx, limits};
@@ -65,7 +66,8 @@ impl Link {
             let Some(batch) = self.up_mut().and_then(|up| up.batches.get_mut(&batch_id)) else { return };
             match frame {
                 None if second => {}
-                None => batch.blank.push(filter),
+                // States are compared in whole where only what is newer is asked for.
+                None => batch.blank.push(Filter { since: filter.since.or(batch.since), ..filter }),
                 Some(_) => batch.ask_again(Some(Ask::Compare(filter))),
             }
             return;
@@ -112,17 +114,17 @@ impl Link {
                 let compared = nego.items() as u64;
                 self.totals.compared += compared;
                 self.totals.shared += compared.saturating_sub(lacking);
+                if is_states(filter) {
+                    let (shared, lacking) = (nego.shared(), nego.lacking().to_vec());
+                    ctx.note(Note::States { relay: self.url.clone(), shared, lacking });
+                }
+                if let Some(batch) = up.batches.get_mut(&batch_id).filter(|batch| batch.via == Via::Daily) {
+                    batch.lacking.get_or_insert_default().extend(nego.lacking());
+                }
                 up.pace = (up.pace + 1).min(limits::SYNC_PACE);
                 up.close(ctx, sub, true);
                 // A reconciliation that has ended has no answer to wait for.
                 up.subs.remove(&sub);
-                let lacks = up.batches.get(&batch_id).filter(|_| lacking > 0);
-                if let Some(repo) = lacks.and_then(|batch| match &batch.scope.repos[..] {
-                    [repo] if batch.via == super::io::Via::Daily => ctx.wants.repo(*repo),
-                    _ => None,
-                }) {
-                    ctx.note(Note::PeerLacks(self.url.clone(), repo.id.clone(), lacking));
-                }
                 self.end_job(ctx, id);
                 if !need.is_empty() {
                     self.look(ctx, batch_id, need, 0);

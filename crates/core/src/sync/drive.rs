@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::batch::{Ask, BatchId, Doing, End, Job, JobId, Origin, Stage};
-use super::chunk::{ID_BYTES, Portion};
+use super::chunk::{ID_BYTES, Portion, is_states};
 use super::flaw::Flaw;
 use super::io::{Output, Say, SubId};
 use super::link::{AuthState, Link, Resume, State, Sub, Up, What};
@@ -171,10 +171,13 @@ impl Link {
         let whole = since.is_none() && matches!(batch.origin, Origin::Announcements | Origin::Pass | Origin::Again(_));
         let fresh = since.is_none() && batch.origin == Origin::New && batch.in_generation;
         if batch.is_serial() {
-            // One after the other; what is not here is paged.
+            // One after the other; what is not here is paged. Which of the states here a relay has is not remembered over
+            // restarts.
             for filter in filters {
                 batch.todo.push_back(if compare && whole {
                     Ask::Compare(filter)
+                } else if compare && !self.stated && is_states(&filter) {
+                    Ask::Compare(Filter { since: None, ..filter })
                 } else {
                     page(filter, up.budget.page)
                 });

@@ -154,11 +154,12 @@ impl Syncer {
             return self.submit(event, None, waiters, offered);
         }
         let now = self.now;
+        let is_new = matches!(judgement, Judgement::Stored | Judgement::Held);
         let mut first = true;
         for waiter in &waiters {
             let late = self.flawed(Flaw::LateJudgement);
             let Some(link) = self.links.get_mut(&waiter.link) else { continue };
-            if judgement == Judgement::Stored && first {
+            if is_new && first {
                 link.totals.received += 1;
             }
             let complete_at = link.complete_at;
@@ -176,7 +177,7 @@ impl Syncer {
             let booked = waiter.batch.map(|batch| if late { up.waiting_batch().unwrap_or(batch) } else { batch });
             if let Some(batch) = booked.and_then(|batch| up.batches.get_mut(&batch)) {
                 batch.unjudged = batch.unjudged.saturating_sub(1);
-                if judgement == Judgement::Stored && first {
+                if is_new && first {
                     batch.events += 1;
                     // It was made while everything here was followed live and complete: it should have come then.
                     let from = complete_at.map(|at| at.plus_secs(limits::SYNC_OVERLAP_SECS));

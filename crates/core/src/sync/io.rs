@@ -375,8 +375,17 @@ pub enum Note {
         /// Three of them.
         examples: Vec<EventId>,
     },
-    /// A relay lacks events of a repository that are here. From the daily reconciliation.
+    /// How many events of a repository a relay lacks that are here; may be none. From the daily reconciliation.
     PeerLacks(RelayUrl, RepoId, u64),
+    /// The states that are here were compared with a relay's.
+    States {
+        /// The relay.
+        relay: RelayUrl,
+        /// What both have.
+        shared: Vec<EventId>,
+        /// What only we have, ascending.
+        lacking: Vec<EventId>,
+    },
     /// Part of the history could not be had.
     PassFailed(RelayUrl, &'static str),
 }

@@ -42,6 +42,8 @@ pub(super) struct Link {
     pub(super) whole: Size,
     /// Announcements have been asked for in whole.
     pub(super) announced: bool,
+    /// Since the process began its states have been compared with those here, or asked for.
+    pub(super) stated: bool,
     /// Up to here an earlier life had everything; it counts for repositories that arrived before.
     pub(super) restored: Option<Seq>,
     /// When it was last heard.

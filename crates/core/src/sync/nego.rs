@@ -107,6 +107,12 @@ impl Nego {
         &self.lacking
     }
 
+    /// What we offered and the relay has too, ascending, once it is done.
+    #[must_use]
+    pub fn shared(&self) -> Vec<EventId> {
+        self.offered.iter().filter(|id| self.lacking.binary_search(id).is_err()).copied().collect()
+    }
+
     /// How many items were offered.
     #[must_use]
     pub fn items(&self) -> usize {

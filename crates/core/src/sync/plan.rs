@@ -32,7 +32,7 @@ impl Link {
         let names = self.names(ctx);
         let State::Up(up) = &mut self.state else { return false };
         let again = up.named.replace(names.clone()).is_some();
-        if up.wide.is_some() && (since.is_some() || again) {
+        if up.wide.is_some() && ((since.is_some() && self.stated) || again) {
             // The pass without tags has announcements, too.
             up.layer_one = Step::Done;
             return true;

@@ -138,6 +138,7 @@ impl Syncer {
             stirred: true,
             whole: Default::default(),
             announced: usable.is_some_and(|covered| covered.announcements),
+            stated: false,
             restored: usable.map(|covered| covered.up_to),
             heard,
             since: usable.and_then(|covered| covered.since),

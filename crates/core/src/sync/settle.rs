@@ -48,6 +48,14 @@ impl Link {
             let (count, examples) = batch.gaps.clone();
             ctx.note(Note::Gaps { relay: self.url.clone(), via: batch.via, count, examples });
         }
+        if let (Some(lacking), None) = (&batch.lacking, batch.trouble) {
+            // Of several repositories together it is not known which of them lack how much.
+            let (wants, count) = (ctx.wants, lacking.len() as u64);
+            let repos = batch.scope.repos.iter().filter(|_| count == 0 || batch.scope.repos.len() == 1);
+            for repo in repos.filter_map(|repo| wants.repo(*repo)) {
+                ctx.note(Note::PeerLacks(self.url.clone(), repo.id.clone(), count));
+            }
+        }
         let State::Up(up) = &mut self.state else { return };
         if let Some(generation) = up.generation.as_mut().filter(|_| batch.in_generation) {
             generation.events += batch.events;
@@ -93,6 +101,7 @@ impl Link {
         if matches!(batch.origin, Origin::Again(_)) {
             self.forget_since();
         }
+        self.stated |= batch.scope.announcements.is_some();
         if (batch.since.is_none() || ctx.flawed(Flaw::SinceBeforeComplete))
             && let Some(Names::All) = batch.scope.announcements
         {

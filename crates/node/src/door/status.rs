@@ -77,7 +77,12 @@ impl StatusBoard {
         let config = house.settings.borrow().clone();
         let sync = self.sync.as_ref().map(|sync| sync.borrow().clone());
         let hunt = self.hunt.as_ref().map(|hunt| hunt.borrow().clone());
-        let is_served = |site: &Site| house.git.directory.open(site).is_some_and(|open| open.place == Place::Served);
+        let directory = &house.git.directory;
+        let is_served = |site: &Site| match site {
+            Site::Announced(_) => directory.open(site).is_some_and(|open| open.place == Place::Served),
+            // Anybody may submit; what there is of it is known once it has a ref.
+            Site::Submitted(_) => directory.cached(site).is_some_and(|known| known.refs.iter().next().is_some()),
+        };
         let (html, json) = render(&Status {
             name: &config.relay_name,
             version: env!("CARGO_PKG_VERSION"),

@@ -23,7 +23,7 @@ use super::readers::ReadersDoor;
 pub(crate) use super::surveyor::DiskUse;
 use super::surveyor::Measured;
 use super::turns::Turns;
-pub(crate) use super::vitals::Vitals;
+pub(crate) use super::vitals::{Soonest, Vitals};
 use crate::clock::Clock;
 use crate::door::git::{FETCH_UNIT_BYTES, FETCH_UNITS, GitHouse};
 use crate::door::places::Places;

@@ -29,6 +29,7 @@ pub(crate) fn note(note: &Note) {
             let examples = ids(examples);
             warn!(%relay, count, examples, "sync gap: events found by catching up");
         }
+        Note::PeerLacks(_, _, 0) | Note::States { .. } => {}
         // Addresses and repositories are percent-encoded.
         Note::PeerLacks(relay, repo, count) => {
             warn!(%relay, repository = %repo, count, "the relay lacks events that are here");

@@ -48,7 +48,7 @@ pub(crate) struct ProcessMeter {
 impl ProcessMeter {
     pub(super) fn new(to: &mut Ledger) -> Self {
         let build = gauge(to, "ngit_build_info", "What runs; always 1", Family::<Build, Gauge>::default());
-        let commit = option_env!("NGIT_BUILD_REVISION").unwrap_or("unknown");
+        let commit = env!("NGIT_BUILD_REVISION");
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
         Self {
             uptime: gauge(to, "ngit_uptime_seconds", "Seconds since the start", Gauge::default()),

@@ -148,7 +148,7 @@ impl RelayMeter {
             stored: counter(
                 to,
                 "ngit_events_stored_total",
-                "Events of clients that were stored and served at once, by kind",
+                "Events of clients that were served at once, and events of anybody whose git data has come, by kind",
                 Family::default(),
             ),
             held: counter(
@@ -216,6 +216,11 @@ impl RelayMeter {
             Verdict::Refuse(why) => self.rejected(kind, why),
             Verdict::Pass | Verdict::Known(_) => {}
         }
+    }
+
+    /// An event that waited for git data is served.
+    pub(crate) fn released(&self, kind: u16) {
+        self.stored.get_or_create(&Kind { kind: words::kind(kind) }).inc();
     }
 
     fn rejected(&self, kind: &'static str, why: &Refusal) {
@@ -383,8 +388,10 @@ mod tests {
         meter.relay().judged(Some(30617), &Verdict::Refuse(Refusal::NotListed));
         meter.relay().judged(None, &Verdict::Refuse(Refusal::TooFast));
         meter.relay().judged(Some(40_000), &Verdict::Hold(grasp_core::nostr::reason::Need::GitData));
+        meter.relay().released(30618);
         let text = meter.encode();
         for line in [
+            "ngit_events_stored_total{kind=\"30618\"} 1\n",
             "ngit_events_received_total{kind=\"1\"} 1\n",
             "ngit_events_stored_total{kind=\"1\"} 1\n",
             "ngit_events_held_total{kind=\"other\"} 1\n",

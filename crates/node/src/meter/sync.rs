@@ -109,7 +109,8 @@ impl SyncMeter {
             connected: gauge(
                 to,
                 "ngit_sync_relay_connected",
-                "Connection: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected and history incomplete",
+                "Connection: 0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected and history incomplete, -1 \
+                 paused or this server itself",
                 Family::default(),
             ),
             status: gauge(
@@ -140,7 +141,7 @@ impl SyncMeter {
             received: counter(
                 to,
                 "ngit_sync_peer_events_received_total",
-                "Events that were new here, over restarts",
+                "Events that were new here, those that wait for git data included, over restarts",
                 Family::default(),
             ),
             attempts: counter(to, "ngit_sync_connection_attempts_total", "Connection attempts", Family::default()),
@@ -165,7 +166,7 @@ impl SyncMeter {
             synced: counter(
                 to,
                 "ngit_sync_events_synced_total",
-                "Events that were new here, from all relays",
+                "Events that were new here, those that wait for git data included, from all relays",
                 Counter::default(),
             ),
             events: counter(
@@ -273,6 +274,7 @@ impl SyncMeter {
             | Note::IsSelf(_)
             | Note::CaughtUp { .. }
             | Note::PeerLacks(..)
+            | Note::States { .. }
             | Note::PassFailed(..) => {}
         }
     }
@@ -280,13 +282,13 @@ impl SyncMeter {
     /// What became of a relay's event.
     pub(crate) fn judged(&self, via: Via, judgement: &Judgement) {
         self.judged.get_or_create(&Verdict { verdict: verdict(judgement) }).inc();
-        if *judgement == Judgement::Stored {
+        if matches!(judgement, Judgement::Stored | Judgement::Held) {
             self.synced.inc();
             self.events.get_or_create(&Source { source: source(via) }).inc();
         }
     }
 
-    /// So many events of clients were stored.
+    /// So many events of clients were stored, or wait for git data.
     pub(crate) fn direct(&self, count: u64) {
         self.events.get_or_create(&Source { source: DIRECT }).inc_by(count);
     }

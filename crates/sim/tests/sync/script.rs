@@ -86,10 +86,14 @@ fn item(event: &Event) -> Item {
     Item { created_at: event.created_at.0, id: event.id.0 }
 }
 
-/// Whether a filter asks for an event: all of them refer to the repository and to its issues.
+/// Whether a filter asks for an event: the last sixteen are states, all others refer to the repository and to its issues.
 fn fits(filter: &Filter, item: &Item) -> bool {
     let named = filter.ids.as_ref().is_some_and(|ids| ids.contains(&EventId(item.id)));
-    let about = filter.tags.iter().any(|(letter, _)| b"ae".contains(letter));
+    let about = if item.id[0] >= 0xf0 {
+        filter.kinds == Some(vec![kinds::STATE])
+    } else {
+        filter.tags.iter().any(|(letter, _)| b"ae".contains(letter))
+    };
     let since = filter.since.is_none_or(|since| item.created_at >= since.0);
     (named || about) && since && filter.until.is_none_or(|until| item.created_at <= until.0)
 }
@@ -205,6 +209,11 @@ impl Script {
             Output::Note(Note::Parked(_, text)) => format!("parked: {text}"),
             Output::Note(Note::IsSelf(_)) => "that is ourselves".to_owned(),
             Output::Note(Note::PassFailed(_, why)) => format!("failed: {why}"),
+            Output::Note(Note::PeerLacks(_, _, count)) => format!("it lacks {count} events"),
+            Output::Note(Note::States { shared, lacking, .. }) => {
+                format!("states: {} shared, {} lacking", shared.len(), lacking.len())
+            }
+            Output::Note(Note::Gaps { count, .. }) => format!("{count} gaps"),
             Output::Submit(submission) => format!("submit #{:02x} via {:?}", submission.event.id.0[0], submission.via),
             Output::Release(_) => return None,
             Output::Note(Note::CaughtUp { via, events, whole, .. }) => {
@@ -331,6 +340,12 @@ impl Script {
         self
     }
 
+    /// The relay gets an event, so many seconds after the beginning.
+    pub(crate) fn relay_gets(&mut self, nth: u8, secs: u64) -> &mut Self {
+        self.there.push(Arc::new(Event { created_at: Self::wall(secs), ..Event::clone(&event(nth, 0)) }));
+        self
+    }
+
     /// The relay refuses everything that is open.
     pub(crate) fn refuse(&mut self, text: &str) -> &mut Self {
         for (sub, _) in std::mem::take(&mut self.open) {
@@ -360,6 +375,14 @@ impl Script {
     pub(crate) fn judged(&mut self) -> &mut Self {
         for ticket in std::mem::take(&mut self.tickets) {
             self.tell("served", Input::Judged(ticket, Judgement::Stored));
+        }
+        self
+    }
+
+    /// Everything that was submitted waits for git data.
+    pub(crate) fn held(&mut self) -> &mut Self {
+        for ticket in std::mem::take(&mut self.tickets) {
+            self.tell("held", Input::Judged(ticket, Judgement::Held));
         }
         self
     }
@@ -413,6 +436,14 @@ impl Script {
                 let reply = respond(&ItemSet::seal(items), &message, 60_000).expect("a good message");
                 self.heard(&format!("NEG-MSG {number}"), Heard::NegMsg(sub, reply));
             }
+        }
+        self
+    }
+
+    /// Lets time pass, during which the relay answers within seconds.
+    pub(crate) fn answering(&mut self, millis: u64) -> &mut Self {
+        for _ in 0..millis / 5_000 {
+            self.pass(5_000).answer();
         }
         self
     }

@@ -92,8 +92,8 @@ fn has(standing: &Standing, view: &SiteView) -> Has {
     match standing.seen.get(&current.pubkey) {
         Some(seen) if seen.id == current.id => Has::Current { since: Some(seen.since.0) },
         Some(seen) => Has::Older { created_at: seen.created_at.0 },
-        // It was compared with what is here, or had nothing to send; which of the two is not remembered.
-        None if standing.link.covered => Has::Unknown,
+        // Everything that it has is here; what it was sent before this start is not remembered.
+        None if standing.link.covered && !standing.compared => Has::Unknown,
         None => Has::Unseen,
     }
 }

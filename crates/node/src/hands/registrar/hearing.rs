@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grasp_core::limits;
 use grasp_core::machine::Machine;
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Output, Submission, Ticket};
+use grasp_core::registrar::io::{Input, Output, Submission, Ticket, Write};
 use grasp_core::registrar::order::Outcome;
 use grasp_core::time::Now;
 use grasp_git::crash;
@@ -205,7 +205,14 @@ impl Hearing<'_, '_> {
             self.desk.meter.house().output(meter::house::Machine::Registrar, &output);
             let settled = &mut *self.settled;
             match output {
-                Output::Write(write) => self.txn.write(&write)?,
+                Output::Write(write) => {
+                    if let Write::Release(id) = &write
+                        && let Some((event, _)) = self.txn.event(*id)?
+                    {
+                        settled.released.push(event.kind);
+                    }
+                    self.txn.write(&write)?;
+                }
                 Output::Reply(Ticket(nth), verdict) => {
                     if let Some(slot) = settled.verdicts.get_mut(nth as usize) {
                         *slot = Some(verdict);

@@ -28,6 +28,8 @@ use crate::hands::sync_post::SyncMail;
 pub(super) struct Settled {
     pub(super) verdicts: Vec<Option<Verdict>>,
     pub(super) passed: Vec<Arc<Signed>>,
+    /// Kinds of events that waited and are served now.
+    pub(super) released: Vec<u16>,
     pub(super) next_expiry: Option<Timestamp>,
     pub(super) purging: bool,
     /// Notes that were not heard because something failed before.
@@ -63,6 +65,7 @@ impl Settled {
         Self {
             verdicts: vec![None; events],
             passed: Vec::new(),
+            released: Vec::new(),
             next_expiry: None,
             purging: false,
             unheard: Vec::new(),
@@ -101,6 +104,7 @@ impl Desk {
             self.maintenance.worked_on(site);
         }
         self.live.ring();
+        settled.released.iter().for_each(|kind| self.meter.relay().released(*kind));
         for event in settled.passed {
             self.live.pass(event);
         }
@@ -177,7 +181,7 @@ impl Desk {
                             Err(rejected) => Verdict::Refuse(rejected.why.clone()),
                         },
                     );
-                    direct += u64::from(result.is_ok() && verdict == Verdict::Accept);
+                    direct += u64::from(result.is_ok() && matches!(verdict, Verdict::Accept | Verdict::Hold(_)));
                     postbox.send(match result {
                         Ok(event) => answer(event.id, &verdict),
                         Err(rejected) => rejected.answer(),

@@ -2,6 +2,7 @@
 
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Filter};
+use grasp_core::registrar::io::Summary;
 use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{AskId, Input, LocalIds};
 use grasp_store::Store;
@@ -32,4 +33,12 @@ pub(super) fn missing(store: &Store, ask: AskId, ids: Vec<EventId>) -> Input {
         ids
     });
     Input::Missing(ask, missing)
+}
+
+/// Events that both sides have, in short. If they cannot be read, nothing is known of them.
+pub(super) fn states(store: &Store, ids: &[EventId]) -> Vec<Summary> {
+    store.summaries(ids).unwrap_or_else(|problem| {
+        error!(%problem, "cannot read what is here");
+        Vec::new()
+    })
 }

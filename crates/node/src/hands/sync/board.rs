@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use grasp_core::nostr::{EventId, PublicKey, kinds};
+use grasp_core::registrar::io::Summary;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{Followed, Heard, Note, Order, Reconnect, Session, Via};
 use grasp_core::sync::url::RelayUrl;
@@ -61,6 +62,8 @@ pub(crate) struct Standing {
     pub(crate) link: RepoLink,
     /// The newest state of each maintainer that it was seen to have.
     pub(crate) seen: BTreeMap<PublicKey, Seen>,
+    /// Whether all states were compared with it: then it has no others of those here.
+    pub(crate) compared: bool,
     /// How many events of the repository it lacks, as of when.
     pub(crate) lacks: Option<(u64, Timestamp)>,
     pub(crate) why: Option<Why>,
@@ -158,6 +161,8 @@ pub(super) struct Board {
     seen: BTreeMap<(Identifier, PublicKey), BTreeMap<RelayUrl, Seen>>,
     /// How many there are of them.
     count: usize,
+    /// Relays with which states were compared.
+    compared: BTreeSet<RelayUrl>,
     lacking: BTreeMap<(RelayUrl, RepoId), (u64, Timestamp)>,
 }
 
@@ -194,18 +199,36 @@ impl Board {
             return;
         }
         let Some(name) = event.tag("d").and_then(Identifier::new) else { return };
-        let Some(url) = self.urls.get(&session) else { return };
-        if !self.keepers.get(&name).is_some_and(|keepers| keepers.contains(&event.pubkey)) {
+        let Some(url) = self.urls.get(&session).cloned() else { return };
+        self.saw(&url, (name, event.pubkey), Seen { id: event.id, created_at: event.created_at, since: now });
+    }
+
+    /// What is here was compared with what a relay has: these states both have, and those only we have.
+    pub(super) fn compared(&mut self, relay: &RelayUrl, shared: &[Summary], lacking: &[EventId], now: Timestamp) {
+        self.compared.insert(relay.clone());
+        if !lacking.is_empty() {
+            for relays in self.seen.values_mut() {
+                let is_gone = relays.get(relay).is_some_and(|seen| lacking.binary_search(&seen.id).is_ok());
+                self.count -= usize::from(is_gone && relays.remove(relay).is_some());
+            }
+        }
+        for Summary { id, author, created_at, identifier, .. } in shared {
+            let Some(name) = identifier.clone() else { continue };
+            self.saw(relay, (name, *author), Seen { id: *id, created_at: *created_at, since: now });
+        }
+    }
+
+    /// Notes what a relay has, if it is of somebody whose states count.
+    fn saw(&mut self, url: &RelayUrl, whose: (Identifier, PublicKey), new: Seen) {
+        if !self.keepers.get(&whose.0).is_some_and(|keepers| keepers.contains(&whose.1)) {
             return;
         }
-        let url = url.clone();
-        let relays = self.seen.entry((name, event.pubkey)).or_default();
-        let new = Seen { id: event.id, created_at: event.created_at, since: now };
-        match relays.get_mut(&url) {
+        let relays = self.seen.entry(whose).or_default();
+        match relays.get_mut(url) {
             Some(old) if old.id == new.id || old.created_at > new.created_at => {}
             Some(old) => *old = new,
             None => {
-                relays.insert(url, new);
+                relays.insert(url.clone(), new);
                 self.count += 1;
             }
         }
@@ -253,6 +276,10 @@ impl Board {
             Note::RateLimited(relay, text, _) => (relay, format!("it wants less of us: {}", shortened(text))),
             Note::Parked(relay, text) => (relay, format!("it wants nothing to do with us: {}", shortened(text))),
             Note::PassFailed(relay, text) => (relay, format!("part of the history could not be had: {text}")),
+            Note::PeerLacks(relay, repo, 0) => {
+                self.lacking.remove(&(relay.clone(), repo.clone()));
+                return;
+            }
             Note::PeerLacks(relay, repo, count) => {
                 if self.lacking.len() >= MAX_LACKING {
                     self.lacking.pop_first();
@@ -274,6 +301,7 @@ impl Board {
         let links: BTreeSet<&RelayUrl> = view.links.iter().map(|link| &link.url).collect();
         self.why.retain(|relay, _| links.contains(relay));
         self.courses.retain(|relay, _| links.contains(relay));
+        self.compared.retain(|relay| links.contains(relay));
         let why = self.why.clone();
         Picture { view, why }
     }
@@ -289,6 +317,7 @@ impl Board {
                     .iter()
                     .filter_map(|((_, author), relays)| Some((*author, *relays.get(&link.url)?)))
                     .collect(),
+                compared: self.compared.contains(&link.url),
                 lacks: self.lacking.get(&(link.url.clone(), repo.clone())).copied(),
                 why: self.why.get(&link.url).cloned(),
                 link,

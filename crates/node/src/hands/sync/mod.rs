@@ -17,7 +17,7 @@ use grasp_core::machine::Machine;
 use grasp_core::nostr::EventId;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::sync::health::BackoffConfig;
-use grasp_core::sync::io::{Input, Order, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
+use grasp_core::sync::io::{Input, Note as SyncNote, Order, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
 use grasp_core::sync::refused::RefusedConfig;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_store::Store;
@@ -342,6 +342,10 @@ impl SyncRoom {
                 crate::meter::log::note(&note);
                 self.means.meter.sync().note(&note);
                 self.board.note(&note, self.means.clock.wall());
+                if let SyncNote::States { relay, shared, lacking } = &note {
+                    let states = answers::states(store, shared);
+                    self.board.compared(relay, &states, lacking, self.means.clock.wall());
+                }
             }
         }
     }

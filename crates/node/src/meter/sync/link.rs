@@ -17,11 +17,19 @@ pub(super) struct Sample {
     shared: (u64, u64),
 }
 
+/// The connection of a relay that is not dialled: the operator wants that, or it is this server.
+const LEFT_ALONE: i64 = -1;
+
+/// The worse of two connections. One that is left alone is no worse than any.
+fn worse(a: i64, b: i64) -> i64 {
+    if a.min(b) == LEFT_ALONE { a.max(b) } else { a.min(b) }
+}
+
 impl Sample {
     pub(super) fn of(link: &LinkView) -> Self {
         let totals = &link.totals;
         Self {
-            connected: link.status as i64,
+            connected: if link.paused || link.is_self { LEFT_ALONE } else { link.status as i64 },
             status: link.health as i64,
             failures: i64::from(link.failures),
             live: number(link.subscriptions.0),
@@ -35,7 +43,7 @@ impl Sample {
     pub(super) fn and(self, other: Self) -> Self {
         let sum = |a: (u64, u64), b: (u64, u64)| (a.0.saturating_add(b.0), a.1.saturating_add(b.1));
         Self {
-            connected: self.connected.min(other.connected),
+            connected: worse(self.connected, other.connected),
             status: self.status.max(other.status),
             failures: self.failures.max(other.failures),
             live: self.live.saturating_add(other.live),

@@ -228,7 +228,7 @@ fn notes_are_counted() {
 }
 
 #[test]
-fn only_what_was_stored_counts_as_synced() {
+fn only_what_is_new_counts_as_synced() {
     let meter = Meter::new();
     let refused = Judgement::Refused(Refusal::Unrelated);
     for judgement in [Judgement::Stored, Judgement::Held, Judgement::Known, refused, Judgement::Forged] {
@@ -238,9 +238,9 @@ fn only_what_was_stored_counts_as_synced() {
     meter.sync().judged(Via::Daily, &Judgement::Stored);
     meter.sync().direct(5);
     for (name, wanted) in [
-        ("ngit_sync_events_synced_total", "3"),
+        ("ngit_sync_events_synced_total", "4"),
         (r#"ngit_sync_events_total{source="direct"}"#, "5"),
-        (r#"ngit_sync_events_total{source="live"}"#, "1"),
+        (r#"ngit_sync_events_total{source="live"}"#, "2"),
         (r#"ngit_sync_events_total{source="catchup"}"#, "1"),
         (r#"ngit_sync_events_total{source="daily"}"#, "1"),
         (r#"ngit_sync_judged_total{verdict="stored"}"#, "3"),
@@ -367,4 +367,24 @@ fn an_address_cannot_break_out_of_its_label() {
     assert_eq!(labels(&meter).len(), 2, "{text}");
     assert!(!text.contains("} 1\nngit_sync_in_flight 9") && text.is_ascii(), "{text}");
     assert_eq!(value(&meter, "ngit_sync_in_flight").as_deref(), Some("0"));
+}
+
+#[test]
+fn a_relay_that_is_left_alone_is_not_lost() {
+    let meter = Meter::new();
+    let mut links: Vec<_> = (0..limits::METER_RELAYS + 2).map(|nth| link(nth, 999 - nth)).collect();
+    links[1].paused = true;
+    links[2].is_self = true;
+    for left_alone in &mut links[1..3] {
+        left_alone.status = Status::Disconnected;
+    }
+    let last = links.len() - 1;
+    (links[last].paused, links[last].status) = (true, Status::Disconnected);
+    show(&meter, links.clone());
+    for (relay, wanted) in [("wss://r000.example", "3"), ("wss://r001.example", "-1"), ("wss://r002.example", "-1")] {
+        let name = format!("ngit_sync_relay_connected{{relay=\"{relay}\"}}");
+        assert_eq!(value(&meter, &name).as_deref(), Some(wanted), "{relay}");
+    }
+    // Among the rest it is no worse than the others.
+    assert_eq!(value(&meter, r#"ngit_sync_relay_connected{relay="other"}"#).as_deref(), Some("3"));
 }

@@ -44,6 +44,8 @@ pub struct Manners {
 pub enum Complaint {
     Notice,
     Closed,
+    /// It wants nothing to do with us.
+    Restricted,
 }
 
 impl Default for Manners {

@@ -161,6 +161,7 @@ impl Guest {
         self.say(match how {
             Complaint::Notice => json!(["NOTICE", text]),
             Complaint::Closed => json!(["CLOSED", id, text]),
+            Complaint::Restricted => json!(["CLOSED", id, "restricted: you are not a member of this relay"]),
         })
         .await;
     }

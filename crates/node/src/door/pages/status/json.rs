@@ -3,11 +3,10 @@
 use grasp_core::hunt;
 use grasp_core::repo::Site;
 use grasp_core::sync::LinkView;
-use grasp_core::sync::link;
 use serde_json::{Value, json};
 
-use super::words::{lag, ordered};
-use super::{MOST, Status};
+use super::words::{lag, ordered, place, waits};
+use super::{FEW, MOST, Status};
 use crate::door::health;
 use crate::hands::sync::board::Why;
 use crate::meter::words;
@@ -27,9 +26,12 @@ pub(super) fn status(status: &Status<'_>) -> Value {
     let vitals = round.vitals.as_ref().map(|vitals| {
         json!({
             "announcements": vitals.announcements, "states": vitals.states, "pull_requests": vitals.pulls,
-            "dormant": vitals.dormant, "bytes": vitals.bytes, "uploads": vitals.uploads,
+            "tried": vitals.tried, "dormant": vitals.dormant, "bytes": vitals.bytes, "uploads": vitals.uploads,
             "oldest_seconds": vitals.oldest.map(|age| age.as_secs()),
             "next_deadline_seconds": vitals.next_deadline.map(|left| left.as_secs()),
+            "soonest": status.soonest().map(|(event, site)| json!({
+                "repository": site.path(), "kind": event.kind, "why": waits(event), "seconds": event.left.as_secs(),
+            })).collect::<Vec<_>>(),
         })
     });
     let relays = status.sync.map(|picture| {
@@ -40,12 +42,12 @@ pub(super) fn status(status: &Status<'_>) -> Value {
         .sync
         .iter()
         .flat_map(|picture| &picture.view.links)
-        .filter(|link| link.status == link::Status::Syncing || link.daily)
+        .filter_map(|link| Some((link, link.under_way?)))
         .take(MOST)
-        .map(|link| {
+        .map(|(link, progress)| {
             json!({
-                "relay": link.url.to_string(), "daily": link.daily, "repositories": link.repositories,
-                "covered": link.covered, "requests_left": link.queued + link.subscriptions.1,
+                "relay": link.url.to_string(), "daily": link.daily, "repositories": progress.total,
+                "done": progress.done, "events": progress.events, "requests_left": link.queued + link.subscriptions.1,
             })
         })
         .collect();
@@ -125,6 +127,8 @@ fn search(view: &hunt::View, is_served: &dyn Fn(&Site) -> bool) -> Value {
         json!({
             "repository": quarry.site.path(), "events": quarry.events.0, "dormant": quarry.events.1,
             "missing": quarry.missing, "rounds": quarry.attempts,
+            "places": quarry.stops.iter().take(FEW).map(place)
+                .map(|(host, outcome)| json!({"host": host, "outcome": outcome})).collect::<Vec<_>>(),
             "next_in_seconds": quarry.next_in_millis.map(|millis| millis.div_ceil(1_000)),
         })
     });

@@ -16,10 +16,13 @@ use grasp_core::repo::Site;
 use self::page::Sheet;
 use crate::door::health::Check;
 use crate::hands::sync::board::Picture;
-use crate::hands::watchman::Round;
+use crate::hands::watchman::{Round, Soonest};
 
 /// Relays, git servers and searches that are shown: the most important first, and how many more there are.
 const MOST: usize = 200;
+
+/// Events that wait, and places of one search, that are shown.
+const FEW: usize = 10;
 
 /// What the status is made of.
 pub(crate) struct Status<'a> {
@@ -37,6 +40,15 @@ pub(crate) struct Status<'a> {
     pub(crate) refused_pushes: &'a BTreeMap<&'static str, u64>,
     /// Hits and misses of the pack cache.
     pub(crate) cache: (u64, u64),
+}
+
+impl<'a> Status<'a> {
+    /// The events that give up next, with the repositories that they are for, as far as those are served.
+    fn soonest(&self) -> impl Iterator<Item = (&'a Soonest, &'a Site)> {
+        let is_served = self.is_served;
+        let all = self.round.vitals.iter().flat_map(|vitals| &vitals.soonest);
+        all.filter_map(move |event| Some((event, event.sites.iter().find(|site| is_served(site))?))).take(FEW)
+    }
 }
 
 /// The page and the JSON.
@@ -162,6 +174,71 @@ mod tests {
         assert_eq!(json["relays"][0]["state"], "disconnected");
         assert_eq!(json["purgatory"]["states"], 2);
         assert!(html.contains("event: not listed"), "{html}");
+    }
+
+    #[test]
+    fn searches_and_catch_ups_are_told_of_what_is_served() {
+        use grasp_core::hunt::{Outcome, QuarryView, StopView, View};
+        use grasp_core::nostr::PublicKey;
+        use grasp_core::repo::{Identifier, RepoId};
+        use grasp_core::sync::io::Via;
+        let site = |name: &str| {
+            let identifier = Identifier::new(name).expect("a name");
+            Site::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
+        };
+        let stop = |outcome| StopView {
+            url: "https://git.example:8080/secret/fork.git".to_owned(),
+            asking: false,
+            waiting: false,
+            outcome,
+        };
+        let quarry = |name: &str| QuarryView {
+            site: site(name),
+            events: (1, 0),
+            missing: 1,
+            examples: Vec::new(),
+            attempts: 2,
+            next_in_millis: Some(20_000),
+            stops: vec![stop(Some(Outcome::NotByOid)); 2 * FEW],
+        };
+        let event = |name: &str, secs| Soonest {
+            left: std::time::Duration::from_secs(secs),
+            kind: "state",
+            sites: vec![site(name)],
+            tried: true,
+        };
+        let hunt = View { quarries: vec![quarry("hidden"), quarry("open")], ..View::default() };
+        let soonest = vec![event("hidden", 1), event("open", 60)];
+        let vitals = Vitals { soonest, tried: 2, ..Vitals::default() };
+        let mut picture = Picture::default();
+        let under_way = Some(grasp_core::sync::Progress { via: Via::Daily, done: 3, total: 7, events: 11 });
+        picture.view.links.push(LinkView { under_way, ..link("wss://a.example") });
+        let (html, json) = render(&Status {
+            name: "x",
+            version: "1",
+            uptime_secs: 1,
+            checks: &[],
+            round: &Round { vitals: Some(vitals), ..Round::default() },
+            websockets: 0,
+            sync: Some(&picture),
+            hunt: Some(&hunt),
+            is_served: &|site| site.identifier().as_str() == "open",
+            refused_events: &BTreeMap::new(),
+            refused_pushes: &BTreeMap::new(),
+            cache: (0, 0),
+        });
+        tame(&html);
+        for private in ["hidden", "secret"] {
+            assert!(!html.contains(private) && !json.contains(private), "{private} in {html} {json}");
+        }
+        assert!(html.contains("git.example:8080: not by oid") && html.contains("10 more places"), "{html}");
+        assert!(html.contains("open.git: nobody has its git data so far, gives up in 1 min 0 s"), "{html}");
+        assert!(html.contains("comparing everything: 3 of 7 repositories, 11 new events"), "{html}");
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let place = &json["hunt"]["repositories"][0]["places"][0];
+        assert_eq!(*place, serde_json::json!({"host": "git.example:8080", "outcome": "not_by_oid"}));
+        assert_eq!(json["purgatory"]["soonest"][0]["seconds"], 60);
+        assert_eq!((&json["catch_ups"][0]["done"], &json["catch_ups"][0]["repositories"]), (&3.into(), &7.into()));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use grasp_core::hunt;
-use grasp_core::sync::LinkView;
-use grasp_core::sync::link;
+use grasp_core::sync::io::Via;
+use grasp_core::sync::{LinkView, Progress};
 
 use super::super::{NAME_CHARS, STYLE, Text, shortened};
-use super::words::{Mood, bytes, count, duration, lag, ordered, ratio, state};
-use super::{MOST, Status};
+use super::words::{Mood, bytes, count, duration, lag, ordered, place, ratio, state, waits};
+use super::{FEW, MOST, Status};
 use crate::door::health::Check;
 use crate::hands::sync::board::Why;
 use crate::meter::words;
@@ -156,8 +156,11 @@ impl Sheet {
         if link.held > 0 {
             parts.push(format!("{} that wait", link.held));
         }
-        if link.status == link::Status::Syncing {
-            parts.push(format!("catching up, {} requests to go", link.queued + link.subscriptions.1));
+        if let Some(progress) = &link.under_way {
+            let what = if progress.via == Via::Daily { "comparing everything" } else { "catching up" };
+            let Progress { done, total, events, .. } = progress;
+            let left = link.queued + link.subscriptions.1;
+            parts.push(format!("{what}: {done} of {total} repositories, {events} new events, {left} requests to go"));
         }
         if let Some(lag) = lag(link, now) {
             parts.push(format!("behind by {}", duration(lag)));
@@ -205,11 +208,23 @@ impl Sheet {
             ("Announcements", "purgatory.announcements", vitals.announcements.to_string()),
             ("States", "purgatory.states", vitals.states.to_string()),
             ("Pull requests", "purgatory.pulls", vitals.pulls.to_string()),
+            ("Of these nobody has", "purgatory.tried", vitals.tried.to_string()),
             ("The oldest waits for", "purgatory.oldest", ago),
             ("The next gives up in", "purgatory.next", next),
             ("Dormant", "purgatory.dormant", vitals.dormant.to_string()),
             ("Commits without events", "purgatory.uploads", vitals.uploads.to_string()),
         ]);
+        let soonest = status.soonest().enumerate().map(|(nth, (event, site))| {
+            let path = site.path();
+            let left = duration(event.left.as_secs());
+            let about =
+                format!("{} of {}: {}, gives up in {left}", event.kind, shortened(&path, 2 * NAME_CHARS), waits(event));
+            format!("<small>{}</small>", self.value(&format!("waiting.{nth}"), about))
+        });
+        let soonest: Vec<String> = soonest.collect();
+        if !soonest.is_empty() {
+            self.rows(&soonest, 0);
+        }
     }
 
     fn hunt(&mut self, status: &Status<'_>) {
@@ -231,10 +246,16 @@ impl Sheet {
                     Some(millis) => format!("next round in {}", duration(millis.div_ceil(1_000))),
                     None => "being asked for now".to_owned(),
                 };
-                let about = format!(
+                let mut about = format!(
                     "{} objects missing for {} events · {} rounds · {next}",
                     quarry.missing, quarry.events.0, quarry.attempts
                 );
+                for (host, outcome) in quarry.stops.iter().take(FEW).map(place) {
+                    about += &format!(" · {}: {}", shortened(host, NAME_CHARS), outcome.replace('_', " "));
+                }
+                if quarry.stops.len() > FEW {
+                    about += &format!(" · {} more places", quarry.stops.len() - FEW);
+                }
                 let about = self.value(&format!("quarry.{path}"), about);
                 format!("<code>{}</code><br><small>{about}</small>", Text(&shortened(&path, 2 * NAME_CHARS)))
             })

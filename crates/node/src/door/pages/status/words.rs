@@ -1,7 +1,11 @@
 //! How amounts and states are said.
 
+use grasp_core::hunt;
 use grasp_core::sync::LinkView;
 use grasp_core::sync::link;
+
+use crate::hands::watchman::Soonest;
+use crate::meter::words;
 
 /// How good a word is.
 #[derive(Clone, Copy)]
@@ -46,6 +50,23 @@ pub(crate) fn state(link: &LinkView) -> (&'static str, Mood) {
         (link::Status::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
         (link::Status::Disconnected, _) => ("not connected", Mood::Bad),
     }
+}
+
+/// Why an event waits.
+pub(crate) fn waits(event: &Soonest) -> &'static str {
+    if event.tried { "nobody has its git data so far" } else { "its git data is awaited" }
+}
+
+/// Where a search asks, and what came of it. Hosts alone are told: a path may name what only waits.
+pub(crate) fn place(stop: &hunt::StopView) -> (&str, String) {
+    let host = stop.url.split("://").nth(1).unwrap_or(&stop.url).split('/').next().unwrap_or_default();
+    let outcome = match &stop.outcome {
+        _ if stop.asking => "being_asked".to_owned(),
+        _ if stop.waiting => "waiting".to_owned(),
+        Some(outcome) => words::variant(outcome),
+        None => "not_asked".to_owned(),
+    };
+    (host, outcome)
 }
 
 /// For how long something of a relay may be missing here.
