@@ -131,6 +131,12 @@ pub(super) enum Doing {
 }
 
 impl Batch {
+    /// A filter that was compared, as it is asked for in pages: states are compared in whole also where only what is newer
+    /// is asked for.
+    pub(super) fn paged(&self, filter: Filter) -> Filter {
+        Filter { since: filter.since.or(self.since), ..filter }
+    }
+
     pub(super) fn new(scope: Scope, origin: Origin, via: Via, began: Timestamp) -> Self {
         Self {
             scope,

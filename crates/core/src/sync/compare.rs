@@ -66,8 +66,7 @@ impl Link {
             let Some(batch) = self.up_mut().and_then(|up| up.batches.get_mut(&batch_id)) else { return };
             match frame {
                 None if second => {}
-                // States are compared in whole where only what is newer is asked for.
-                None => batch.blank.push(Filter { since: filter.since.or(batch.since), ..filter }),
+                None => batch.blank.push(batch.paged(filter)),
                 Some(_) => batch.ask_again(Some(Ask::Compare(filter))),
             }
             return;
@@ -131,7 +130,8 @@ impl Link {
                 }
             }
             NegoTurn::Dense | NegoTurn::Endless | NegoTurn::Bad => {
-                let ask = instead(filter.clone(), up.budget.page, &mut self.overfull);
+                let filter = up.batches.get(&batch_id).map_or(filter.clone(), |batch| batch.paged(filter.clone()));
+                let ask = instead(filter, up.budget.page, &mut self.overfull);
                 self.stop_reconciling(ctx, id, sub, ask);
             }
         }

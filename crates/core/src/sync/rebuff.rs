@@ -98,7 +98,7 @@ impl Link {
         match job.doing {
             Doing::Reconciling(filter, _) => batch.ask_again(match complaint {
                 Complaint::Rate | Complaint::Slots | Complaint::AuthRequired => Some(Ask::Compare(filter)),
-                _ => instead(filter, limit, &mut self.overfull),
+                _ => instead(batch.paged(filter), limit, &mut self.overfull),
             }),
             _ if lasting && batch.origin != Origin::Ids => batch.trouble("a request was refused"),
             Doing::Group(filters, _) if complaint == Complaint::FilterCount || complaint == Complaint::ResultSize => {

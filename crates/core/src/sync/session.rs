@@ -231,7 +231,7 @@ impl Link {
         let Some(batch) = up.batches.get_mut(&job.batch) else { return };
         match job.doing {
             Doing::Reconciling(filter, nego) => {
-                batch.ask_again(instead(filter, page, &mut self.overfull));
+                batch.ask_again(instead(batch.paged(filter), page, &mut self.overfull));
                 if nego.rounds() == 0 {
                     self.no_negentropy(ctx);
                 }

@@ -82,7 +82,10 @@ fn row(site: &Site, place: Place, books: &Books, standings: Option<&Vec<Standing
     let relays = standings.map(|standings| {
         let others: Vec<&Standing> = standings.iter().filter(|standing| !standing.link.is_self).collect();
         let has = |standing: &&&Standing| match books.state {
-            Some((id, _)) => standing.seen.values().any(|seen| seen.id == id),
+            Some((id, _)) => {
+                let unknown = standing.link.covered && !standing.compared;
+                unknown || standing.seen.values().any(|seen| seen.id == id)
+            }
             None => standing.link.covered,
         };
         json!({ "named": others.len(), "complete": others.iter().filter(has).count() })

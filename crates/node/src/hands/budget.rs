@@ -87,13 +87,18 @@ impl Budget {
         let budget = storage::Budget::new(bytes, allowance.soft_percent);
         self.hard.store(budget.hard, Ordering::Relaxed);
         self.soft.store(budget.soft, Ordering::Relaxed);
-        Standing { used, budget, mark: budget.mark(used) }
+        Standing { used, budget, mark: self.mark() }
     }
 
     /// Which mark is reached, by the marks of the last look.
     pub(crate) fn mark(&self) -> Mark {
         let marks = [&self.hard, &self.soft].map(|mark| mark.load(Ordering::Relaxed));
-        storage::Budget { hard: marks[0], soft: marks[1] }.mark(self.used())
+        let budget = storage::Budget { hard: marks[0], soft: marks[1] };
+        match budget.mark(self.used()) {
+            // Answers that are kept make way before anybody is refused for their sake.
+            Mark::Soft => budget.mark(self.used().saturating_sub(self.kept.load(Ordering::Relaxed))),
+            mark => mark,
+        }
     }
 
     /// A walk begins: what is taken in from now on it may not see. Tell [`surveyed`](Self::surveyed) what this gives.

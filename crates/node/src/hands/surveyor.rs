@@ -96,10 +96,13 @@ impl Surveyor {
     pub(crate) fn run(self, stop: &Receiver<()>) {
         loop {
             let (begun_at, began) = (Instant::now(), self.budget.survey());
-            let mut walk = Walk { left: MOST, complete: true, stop };
+            let mut walk = Walk { left: MOST, complete: true, stopped: false, stop };
             let mut kinds: Vec<(&'static str, u64)> =
                 self.folders.iter().map(|(kind, folder)| (*kind, walk.bytes(folder))).collect();
             let stays = kinds.iter().filter(|(kind, _)| *kind != ON_ITS_WAY).map(|(_, bytes)| bytes).sum();
+            if walk.stopped {
+                return;
+            }
             kinds.push(("cache", self.packs.load().0));
             self.budget.surveyed(stays, began);
             if walk.complete {
@@ -130,6 +133,8 @@ impl Surveyor {
 struct Walk<'s> {
     left: usize,
     complete: bool,
+    /// The server goes down.
+    stopped: bool,
     stop: &'s Receiver<()>,
 }
 
@@ -148,9 +153,8 @@ impl Walk<'_> {
                 self.left -= 1;
                 if self.left.is_multiple_of(STEP) {
                     let until = Instant::now() + REST;
-                    // Going down: the rest does not matter.
                     if !matches!(self.stop.recv_deadline(until), Err(RecvTimeoutError::Timeout)) {
-                        self.left = 0;
+                        (self.left, self.stopped) = (0, true);
                     }
                 }
                 let Ok(about) = entry.metadata() else { continue };
@@ -178,10 +182,10 @@ mod tests {
         let hole = std::fs::File::create(folder.path().join("hole")).expect("a file");
         hole.set_len(1 << 40).expect("a hole");
         let (_keep, stop) = crossbeam_channel::bounded(0);
-        let mut walk = Walk { left: 1_000, complete: true, stop: &stop };
+        let mut walk = Walk { left: 1_000, complete: true, stopped: false, stop: &stop };
         let bytes = walk.bytes(folder.path());
         assert!(walk.complete && (100_000..1_000_000).contains(&bytes), "{bytes}");
-        let mut tired = Walk { left: 2, complete: true, stop: &stop };
+        let mut tired = Walk { left: 2, complete: true, stopped: false, stop: &stop };
         tired.bytes(folder.path());
         assert!(!tired.complete);
     }

@@ -119,11 +119,13 @@ impl<'i> Import<'i> {
     /// Begins, or goes on where it was interrupted.
     pub(crate) fn of(context: &'i Context<'i>, path: &'i Path, protected: bool) -> Result<Self> {
         let note = note::beside(path, ".graspd-import");
-        let noted = note::read(&note)?.filter(|noted| note::is_of(noted, path)).unwrap_or_default();
+        let mark = note::mark(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
+        // What was appended is read only by who still reads the file itself.
+        let goes_on = |noted: &Value| note::is_of(noted, path) && (noted["pass"] == 0 || noted["file"] == mark);
+        let noted = note::read(&note)?.filter(goes_on).unwrap_or_default();
         let number = |name: &str| noted[name].as_u64().unwrap_or(0);
         let (pass, offset, kept) = (number("pass"), number("offset"), number("kept"));
         let (before, base) = (Tally::read(&noted["before"]), Tally::read(&noted["so_far"]));
-        let mark = note::mark(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(Self { context, path, mark, protected, note, pass, before, base, offset, kept })
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use grasp_git::child::{Bounds, Git};
 
 /// Refs of pull requests that are pushed at once.
@@ -18,7 +18,8 @@ const MAX_WORDS: usize = 600;
 const BOUNDS: Bounds = Bounds { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
 
 /// Codes of refusals that say nothing about what was pushed.
-const LATER: [&str; 5] = ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER"];
+const LATER: [&str; 7] =
+    ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER", "E-QUOTA-", "E-PR-ROOM"];
 
 /// What of a repository is pushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,14 +43,18 @@ pub(crate) struct Pushed {
 
 /// Pushes a part of a repository, which is only read: git works in a folder of its own in `work` that borrows its objects.
 pub(crate) fn push(from: &Path, part: Part, to: &str, work: &Path) -> Result<Pushed> {
-    let refs = refs_of(from, part)?;
     let mut pushed = Pushed::default();
-    if refs.is_empty() {
-        return Ok(pushed);
-    }
+    // What is wrong with the source will be wrong the next time.
+    let (refs, objects) = match (refs_of(from, part)?, from.join("objects").canonicalize()) {
+        (Ok(refs), _) if refs.is_empty() => return Ok(pushed),
+        (Ok(refs), Ok(objects)) => (refs, objects),
+        (Ok(_), Err(problem)) => {
+            return Ok(Pushed { refused: vec![format!("it has no objects: {problem}")], ..pushed });
+        }
+        (Err(why), _) => return Ok(Pushed { refused: vec![why], ..pushed }),
+    };
     let folder = tempfile::TempDir::with_prefix_in("push-", work)?;
-    run(git(folder.path()).args(["init", "--quiet", "--bare", "."]))?;
-    let objects = from.join("objects").canonicalize().context("it has no objects")?;
+    run(git(folder.path()).args(["init", "--quiet", "--bare", "."]))?.map_err(anyhow::Error::msg)?;
     fs::create_dir_all(folder.path().join("objects/info"))?;
     fs::write(folder.path().join("objects/info/alternates"), format!("{}\n", objects.display()))?;
     let specs: Vec<String> = refs.iter().map(|(name, oid)| format!("+{oid}:{name}")).collect();
@@ -79,17 +84,19 @@ pub(crate) fn push(from: &Path, part: Part, to: &str, work: &Path) -> Result<Pus
     Ok(pushed)
 }
 
-/// The refs of a part of a repository.
-fn refs_of(folder: &Path, part: Part) -> Result<BTreeMap<String, String>> {
+/// The refs of a part of a repository, or why git cannot read them.
+fn refs_of(folder: &Path, part: Part) -> Result<Result<BTreeMap<String, String>, String>> {
     let mut command = git(folder);
     command.args(["for-each-ref", "--format=%(objectname) %(refname)"]);
     command.args(match part {
         Part::Branches => &["refs/heads", "refs/tags"][..],
         Part::Pulls => &["refs/nostr"],
     });
-    let said = run(&mut command)?;
-    let pairs = said.lines().filter_map(|line| line.split_once(' '));
-    Ok(pairs.map(|(oid, name)| (name.to_owned(), oid.to_owned())).collect())
+    let read = |said: String| {
+        let pairs = said.lines().filter_map(|line| line.split_once(' '));
+        pairs.map(|(oid, name)| (name.to_owned(), oid.to_owned())).collect()
+    };
+    Ok(run(&mut command)?.map(read))
 }
 
 /// Git as the server itself runs it, but that it may call the server.
@@ -102,11 +109,14 @@ fn git(folder: &Path) -> Command {
     command
 }
 
-fn run(command: &mut Command) -> Result<String> {
+/// What git says, or what it says is wrong.
+fn run(command: &mut Command) -> Result<Result<String, String>> {
     let output = command.output().context("cannot run git; is it installed?")?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    ensure!(output.stdout.len() <= 256 << 20, "it has too many refs");
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(if !output.status.success() {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    } else if output.stdout.len() > 256 << 20 {
+        Err("it has too many refs".to_owned())
+    } else {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    })
 }

@@ -234,7 +234,9 @@ impl Board {
         }
         while self.count > MAX_SEEN {
             // Whoever is forgotten is seen again with the next full pass.
-            self.count -= self.seen.pop_first().map_or(self.count, |(_, relays)| relays.len());
+            let Some((_, relays)) = self.seen.pop_first() else { break };
+            self.count -= relays.len();
+            self.compared.retain(|relay| !relays.contains_key(relay));
         }
     }
 
