@@ -117,10 +117,11 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
     let mut house_of_git = git_house(&config, layout, directory, git, capabilities, desk, cores)?;
     let (sync_door, questions) = SyncDoor::new();
     house_of_git.sync = config.sync.enabled.then_some(sync_door);
+    let (hunt_door, hunt_questions) = HuntDoor::new();
+    house_of_git.hunt = config.sync.enabled.then_some(hunt_door.clone());
     let house_of_git = Arc::new(house_of_git);
     let (pictures, sync_pictures) = watch::channel(Arc::default());
     let (hunt_views, hunt_pictures) = watch::channel(Arc::default());
-    let (hunt_door, hurry) = HuntDoor::new();
     let instance = hex::encode(&store.id()[..8]);
     let following = config.sync.enabled.then(|| (post.clone(), Basis::new(&config, &instance)));
     let door = RulesDoor::new(book.clone(), threads.line.clone(), following);
@@ -158,7 +159,7 @@ pub(crate) fn run(mut config: Config, origins: Origins) -> Result<()> {
             dialler,
             meter,
             pictures,
-            hurry,
+            questions: hunt_questions,
         };
         let room = HuntRoom::new(means, hunt::manners(&config)?);
         outgoing.push(RoomThread::start("hunt", &runtime, |stop| room.run(stop))?);
@@ -545,6 +546,7 @@ fn git_house(
         boot: u64::from_le_bytes(boot),
         meter,
         sync: None,
+        hunt: None,
         url: format!("{}://{address}", config.web_scheme()),
         relay: format!("{}://{address}", config.relay_scheme()),
     })

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use grasp_core::nostr::{Signed, kinds};
 use grasp_sim::author::Author;
+use serde_json::{Value, json};
 use support::eventually;
 use support::git::{MAIN, THEN, Work, ls_remote, repo_path, try_ls_remote};
 use support::git_server::{GitServer, Mood};
@@ -301,4 +302,50 @@ fn nobody_is_called_at_home_unless_the_operator_says_so() {
     eventually("it is said", || b.log().contains("a git server is not called").then_some(()));
     assert_eq!(server.asked(), Vec::<String>::new());
     assert!(try_ls_remote(&repo.url(&b)).is_some_and(|remote| remote.refs.is_empty()));
+}
+
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "release builds know no haste")]
+fn a_plain_git_server_is_looked_at_now_and_then() {
+    let server = GitServer::start();
+    let mut b = Neighbour::start(&[("GRASPD_HASTE", "1"), ("SYNC_DOMAIN_RATE_LIMIT", "600")]);
+    let repo = Repo::new(1, "tool");
+    server.take("tool", &repo.work, &[MAIN]);
+    repo.work.commit("file", "more");
+    repo.work.tag("v1");
+    let refs = [MAIN, "refs/tags/v1"];
+    let nowhere = format!("http://{}/tool.git", place());
+    let places = [&server.url("tool"), &server.url("no-such"), &nowhere, "ssh://git@127.0.0.1/tool"];
+    let announcement = repo.announce(&[&b], &places, &[]);
+    b.publish(&announcement);
+    b.publish(&repo.state(THEN, &refs));
+    repo.work.push(&repo.url(&b), &refs).done();
+    let page = repo_path(&repo.owner.key().npub(), "tool");
+    let found = |b: &Neighbour, nth: usize, what: Value| {
+        eventually(&format!("{what} of place {nth}"), || {
+            let answer = b.server.get(&format!("{page}/replication.json"), "");
+            let (_, body) = answer.split_once("\r\n\r\n")?;
+            let known: Value = serde_json::from_str(body).ok()?;
+            let server = &known["git_servers"][nth];
+            let same = |(name, value): (&String, &Value)| server["has"][name] == *value;
+            what.as_object().is_some_and(|what| what.iter().all(same)).then(|| server.clone())
+        })
+    };
+    let lacking = found(&b, 1, json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 2}));
+    assert!(lacking["asked_at"].is_u64() && lacking["how"] == "by asking it", "{lacking}");
+    found(&b, 2, json!({"state": "absent"}));
+    found(&b, 3, json!({"state": "silent"}));
+    found(&b, 4, json!({"state": "shunned"}));
+    server.take("tool", &repo.work, &refs);
+    let current = found(&b, 1, json!({"state": "current"}));
+    assert!(current["has"]["since"].is_u64() && current["has"]["since"].as_u64() <= current["asked_at"].as_u64());
+    let text = b.server.get(&page, "");
+    assert!(text.contains("has it, known since") && text.contains("does not answer (asked "), "{text}");
+    assert_eq!(server.most_open(), 1, "one at a time");
+
+    // What changes here is missing there.
+    repo.work.commit("file", "still more");
+    b.publish(&repo.state(THEN + 1, &refs));
+    repo.work.push(&repo.url(&b), &[MAIN]).done();
+    found(&b, 1, json!({"state": "lacking", "lacks": 1, "differs": 1, "of": 2}));
 }

@@ -19,6 +19,11 @@ impl Chance {
         millis - fifth + self.next() % (2 * fifth + 1)
     }
 
+    /// Less than so much, or nothing.
+    pub(super) fn below(&mut self, millis: u64) -> u64 {
+        self.next() % millis.max(1)
+    }
+
     /// So much, or up to a fifth more: for whoever has named a time.
     pub(super) fn at_least(&mut self, millis: u64) -> u64 {
         millis + self.next() % (millis / 5 + 1)

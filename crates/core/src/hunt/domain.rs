@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Limits;
 use super::chance::Chance;
 use super::flaw::{Flaw, makes};
-use super::io::HostRow;
+use super::io::{HostRow, LookId};
 use super::line::Line;
 use super::network::Network;
 use super::origin::Origin;
@@ -78,6 +78,10 @@ pub(super) struct Domain {
     failed_at: Moment,
     pub(super) sights: BTreeMap<Origin, Sight>,
     pub(super) line: Line,
+    /// Looks that wait for it, and since when.
+    pub(super) looks: BTreeSet<(Moment, LookId)>,
+    /// A look is under way.
+    pub(super) looking: bool,
     pub(super) doom: Option<Doom>,
     /// Places that lead here.
     pub(super) stops: usize,
@@ -107,6 +111,8 @@ impl Domain {
             failed_at: Moment(0),
             sights: BTreeMap::new(),
             line: Line::default(),
+            looks: BTreeSet::new(),
+            looking: false,
             doom: None,
             stops: 0,
             lease: (0, Moment(0)),

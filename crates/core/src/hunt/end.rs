@@ -9,9 +9,10 @@ use super::network::Network;
 use super::origin::Origin;
 use super::quarry::Chase;
 use super::stop::{Outcome, State, Stop};
-use super::{Flight, HostId, Hunter};
+use super::{Errand, Flight, HostId, Hunter};
 use crate::limits;
 use crate::sync::terms::GitTerms;
+use crate::time::Moment;
 
 impl Hunter {
     /// A fetch is over.
@@ -32,7 +33,7 @@ impl Hunter {
             end => end.clone(),
         };
         self.tally.oids += oids.len() as u64;
-        self.book(&flight, &end, !oids.is_empty());
+        self.book(flight.host, flight.since, &end, Some(!oids.is_empty()));
         self.flush(flight.host);
         self.rest_host(flight.host);
         for host in self.networks.end(self.now.mono, &flight.networks) {
@@ -47,21 +48,23 @@ impl Hunter {
         self.restless.insert(flight.quarry);
     }
 
-    /// What a host has done.
-    fn book(&mut self, flight: &Flight, end: &End, hit: bool) {
+    /// What a host has done when a request ends that began at `since`, and whether it has brought what was sought, if
+    /// anything was.
+    pub(super) fn book(&mut self, id: HostId, since: Moment, end: &End, hit: Option<bool>) {
         let (now, forgetful) = (self.now, self.has(Flaw::QuietForgotten));
-        let Some(host) = self.hosts.get_mut(flight.host) else { return };
+        let Some(host) = self.hosts.get_mut(id) else { return };
         host.in_flight = host.in_flight.saturating_sub(1);
         match end {
             End::Sent | End::Absent | End::Unsound | End::NotByOid => host.answered(),
             End::Busy(secs) => host.busy(now, *secs, &mut self.chance),
-            End::Failed => host.fail(now, flight.since, &mut self.chance),
+            End::Failed => host.fail(now, since, &mut self.chance),
             End::Cancelled | End::Ours => {}
         }
         if forgetful && *end == End::Sent {
             host.busy = None;
         }
-        if hit || matches!(end, End::Sent | End::Absent | End::Unsound | End::Failed) {
+        let counts = matches!(end, End::Sent | End::Absent | End::Unsound | End::Failed);
+        if let Some(hit) = hit.filter(|hit| *hit || counts) {
             host.score(hit);
         }
         if matches!(end, End::Busy(_) | End::Failed) {
@@ -69,9 +72,9 @@ impl Hunter {
             self.out.push_back(Output::Remember(row));
         }
         if self.has(Flaw::NeverForgiven)
-            && let Some(host) = self.hosts.get_mut(flight.host).filter(|_| *end == End::Failed)
+            && let Some(host) = self.hosts.get_mut(id).filter(|_| *end == End::Failed)
         {
-            host.cool = Some(crate::time::Moment(u64::MAX));
+            host.cool = Some(Moment(u64::MAX));
         }
     }
 
@@ -155,23 +158,26 @@ impl Hunter {
             Survey::Known { .. } | Survey::Nowhere => Some(Doom::Nowhere),
             Survey::Forbidden(why) => Some(Doom::Forbidden(why)),
         };
-        match doom {
-            None => self.resume(scout.quarry, scout.stop),
-            Some(doom) => {
-                if let Some(host) = self.hosts.get_mut(scout.host) {
-                    host.fail(self.now, self.now.mono, &mut self.chance);
-                    host.doom = Some(doom);
-                }
-                if let Some(mut chase) = self.quarries.remove(&scout.quarry) {
+        if let (Some(doom), Some(host)) = (doom, self.hosts.get_mut(scout.host)) {
+            host.fail(self.now, self.now.mono, &mut self.chance);
+            host.doom = Some(doom);
+        }
+        match (scout.errand, doom) {
+            (Errand::Look(id), doom) => self.look_surveyed(id, scout.host, doom),
+            (Errand::Stop(quarry, stop), None) => self.resume(quarry, stop),
+            (Errand::Stop(quarry, stop), Some(doom)) => {
+                if let Some(mut chase) = self.quarries.remove(&quarry) {
                     let surveying = |stop: &Stop| matches!(stop.state, State::Surveying(_));
-                    if chase.stops.get(&scout.stop).is_some_and(surveying) {
-                        self.pass(&mut chase, scout.stop, doom);
+                    if chase.stops.get(&stop).is_some_and(surveying) {
+                        self.pass(&mut chase, stop, doom);
                     }
-                    self.quarries.insert(scout.quarry, chase);
-                    self.restless.insert(scout.quarry);
+                    self.quarries.insert(quarry, chase);
+                    self.restless.insert(quarry);
                 }
-                self.flush(scout.host);
             }
+        }
+        if doom.is_some() {
+            self.flush(scout.host);
         }
         self.rouse(scout.host);
     }

@@ -1,7 +1,7 @@
 //! Everything the hunt can be told and can want. Variant names are the vocabulary of logs and metrics.
 //!
-//! The hands keep three promises: every [`Output::Fetch`] is answered by exactly one [`Input::Fetched`], every
-//! [`Output::Survey`] by exactly one [`Input::Surveyed`], and what a fetch has brought is in the registrar's hands before
+//! The hands keep four promises: every [`Output::Fetch`] is answered by exactly one [`Input::Fetched`], every
+//! [`Output::Survey`] by exactly one [`Input::Surveyed`], every [`Output::Look`] by exactly one [`Input::Looked`], and what a fetch has brought is in the registrar's hands before
 //! the hunt hears of it, so that [`Input::Wanted`] never asks again for what is already here.
 
 use std::net::IpAddr;
@@ -31,6 +31,36 @@ pub enum Input {
     Fetched(FetchId, Catch),
     /// The operator does not want to wait: everything that is missing at this site is looked for at once.
     Hurry(Site),
+    /// What is served under this name, now and in whole; nothing if nothing is any more.
+    Kept(Identifier, Vec<Kept>),
+    /// The branches or tags of a repository have changed. What is served comes before it.
+    Moved(Site),
+    /// A look is over: how the server's refs compare with those that are served, or why there are none.
+    Looked(LookId, Result<Shown, End>),
+}
+
+/// A repository that is served, and the git servers that should have it and whose relays cannot speak for them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// The repository.
+    pub site: Site,
+    /// The URLs, as its announcement writes them, this service not among them.
+    pub places: Vec<String>,
+}
+
+/// Names a place that is looked at for the life of the process. It is looked at once at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LookId(pub u64);
+
+/// How a server's refs compare with the branches and tags that are served. What it has beside them does not matter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// Branches and tags that are served.
+    pub of: usize,
+    /// Those that it does not have, or has elsewhere.
+    pub lacks: usize,
+    /// Of these, the ones that it has elsewhere.
+    pub differs: usize,
 }
 
 /// What is missing at one site. Repositories that share their objects share one quarry, so that nobody is asked for the
@@ -151,6 +181,19 @@ pub enum Output {
     Forget(String),
     /// A place is not called, for a person to know. Said once for each URL of a quarry.
     Shun(Site, String, Forbidden),
+    /// Ask a server for its refs and compare them with those that are served: one look.
+    Look(Look),
+}
+
+/// A question for a git server's refs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// What the answer will carry.
+    pub id: LookId,
+    /// The repository.
+    pub site: Site,
+    /// Whom to ask.
+    pub target: Target,
 }
 
 /// A request to a git server.

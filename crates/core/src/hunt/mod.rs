@@ -6,6 +6,8 @@
 //! it, and quiet times; quarries go on to other hosts meanwhile, and their places in the line are kept. When everything
 //! that could be asked was asked, the round is over, and the next follows later and later.
 //!
+//! *Looks* come after all that: whether other git servers have what is served here, for people to know.
+//!
 //! Nothing is polled: everything that waits waits for an end, for an answer, or for a moment that [`alarm`] names.
 //!
 //! [`alarm`]: Machine::alarm
@@ -18,6 +20,7 @@ mod grave;
 mod hosts;
 pub mod io;
 mod line;
+mod look;
 mod network;
 pub mod origin;
 mod owner;
@@ -38,7 +41,9 @@ pub use self::domain::Quiet;
 use self::flaw::{Flaw, makes};
 use self::grave::Graves;
 use self::hosts::Hosts;
-use self::io::{FetchId, Form, Input, Output};
+use self::io::{FetchId, Form, Input, LookId, Output};
+use self::look::Looks;
+pub use self::look::{Found, LookView, Pace};
 use self::network::{Network, Networks};
 use self::origin::Origin;
 use self::owner::Resets;
@@ -77,6 +82,8 @@ pub struct Manners {
     pub usual: Limits,
     /// What may be asked of some, by their names without a port. A server's own word may lower it, not raise it.
     pub overrides: BTreeMap<String, Limits>,
+    /// When servers are looked at.
+    pub looks: Pace,
     /// Where chance begins.
     pub seed: u64,
 }
@@ -94,6 +101,7 @@ struct HostId(u64);
 enum Timer {
     Host(HostId),
     Quarry(QuarryId),
+    Look(LookId),
 }
 
 /// A fetch under way.
@@ -113,9 +121,15 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 struct Scout {
     host: HostId,
-    quarry: QuarryId,
-    stop: StopId,
+    errand: Errand,
     terms: bool,
+}
+
+/// For whom.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    Stop(QuarryId, StopId),
+    Look(LookId),
 }
 
 /// The machine.
@@ -131,6 +145,7 @@ pub struct Hunter {
     resets: Resets,
     flights: BTreeMap<FetchId, Flight>,
     scouts: BTreeMap<Origin, Scout>,
+    looks: Looks,
     /// Hosts that wait for one of the questions to be answered.
     unseen: BTreeSet<HostId>,
     /// Hosts that may be able to serve somebody, in turn.
@@ -163,6 +178,7 @@ impl Hunter {
             resets: Resets::default(),
             flights: BTreeMap::new(),
             scouts: BTreeMap::new(),
+            looks: Looks::default(),
             unseen: BTreeSet::new(),
             eager: BTreeSet::new(),
             restless: BTreeSet::new(),
@@ -246,6 +262,9 @@ impl Machine for Hunter {
             Input::Answering(id) => self.answering(id),
             Input::Fetched(id, catch) => self.fetched(id, &catch),
             Input::Hurry(site) => self.hurry(&site),
+            Input::Kept(name, repos) => self.kept(name, repos),
+            Input::Moved(site) => self.moved(&site),
+            Input::Looked(id, result) => self.looked(id, result),
         }
         self.settle();
     }
@@ -259,6 +278,7 @@ impl Machine for Hunter {
         let why = match timer {
             Timer::Host(_) => "a host may be asked",
             Timer::Quarry(_) => "a quarry is due",
+            Timer::Look(_) => "a look is due",
         };
         Some((*at, why))
     }
@@ -281,6 +301,7 @@ impl Machine for Hunter {
                     }
                     self.restless.insert(id);
                 }
+                Timer::Look(id) => self.look_due(id),
             }
         }
         self.settle();

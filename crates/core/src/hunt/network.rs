@@ -35,6 +35,8 @@ struct Load {
     in_flight: usize,
     window: Window,
     waiters: BTreeSet<HostId>,
+    /// Until then its room is for fetches, because one found none.
+    reserved: Moment,
 }
 
 /// Whether a network can take one more.
@@ -104,7 +106,22 @@ impl Networks {
             let load = self.loads.entry(*network).or_default();
             load.in_flight += 1;
             load.window.count(now);
+            load.reserved = Moment(0);
         }
+    }
+
+    /// A fetch found no room: looks, of which there is no end, leave it to that until then.
+    pub(super) fn reserve(&mut self, networks: &BTreeSet<Network>, until: Moment) {
+        for network in networks {
+            let load = self.loads.entry(*network).or_default();
+            load.reserved = load.reserved.max(until);
+        }
+    }
+
+    /// Until when looks wait.
+    pub(super) fn reserved_until(&self, networks: &BTreeSet<Network>) -> Moment {
+        let loads = networks.iter().filter_map(|network| self.loads.get(network));
+        loads.map(|load| load.reserved).max().unwrap_or_default()
     }
 
     /// A fetch is over. Gives the hosts that waited for that.
@@ -156,6 +173,19 @@ mod tests {
         all.end(Moment(6), &one);
         assert_eq!(all.room(Moment(7), HostId(3), &one, OWN), Room::Until(Moment(60_000)));
         assert_eq!(all.room(Moment(60_000), HostId(3), &one, OWN), Room::Free);
+    }
+
+    #[test]
+    fn a_fetch_that_found_no_room_keeps_looks_out_until_it_has_begun() {
+        let [one, two] = [["192.0.2.1"], ["198.51.100.7"]].map(|texts| networks(&texts));
+        let mut all = Networks::default();
+        assert_eq!(all.reserved_until(&one), Moment(0));
+        all.reserve(&one, Moment(9));
+        all.reserve(&one, Moment(7));
+        assert_eq!((all.reserved_until(&one), all.reserved_until(&two)), (Moment(9), Moment(0)));
+        assert_eq!(all.room(Moment(0), HostId(1), &one, OWN), Room::Free);
+        all.begin(Moment(1), &one);
+        assert_eq!(all.reserved_until(&one), Moment(0));
     }
 
     #[test]

@@ -191,15 +191,18 @@ impl Hunter {
     ) {
         let rank = chase.rank();
         let owner = chase.owner();
+        let mut left = Vec::new();
         chase.places.retain(|host_id, place| {
             let Some(host) = self.hosts.get_mut(*host_id) else { return false };
             let keep = waits.contains(host_id) && place.seat.rank == rank;
             if place.taken && !(keep && hosts.contains(host_id)) {
                 host.line.leave(place.seat, id);
                 place.taken = false;
+                left.push(*host_id);
             }
             keep
         });
+        left.into_iter().for_each(|host| self.make_way(host));
         for host_id in hosts {
             let Some(host) = self.hosts.get_mut(*host_id) else { continue };
             let place = chase

@@ -6,7 +6,7 @@ use super::io::{Fetch, FetchId, Output};
 use super::network::Room;
 use super::quarry::Chase;
 use super::stop::{State, StopId};
-use super::{Flight, HostId, Hunter, QuarryId, Scout, Timer};
+use super::{Errand, Flight, HostId, Hunter, QuarryId, Scout, Timer};
 use crate::limits;
 use crate::time::Moment;
 
@@ -71,8 +71,9 @@ impl Hunter {
         let Some(first) = host.line.first() else {
             // Those who are busy elsewhere at the moment may be luckier when they come.
             host.doom = None;
-            self.remind(id, None);
-            return false;
+            let look = self.serve_look(id);
+            self.remind(id, look.err().flatten());
+            return look.is_ok();
         };
         if let Some(doom) = host.doom {
             self.dismiss(id, doom);
@@ -145,7 +146,8 @@ impl Hunter {
                 return Start::NotNow(None);
             }
             stop.state = State::Surveying(now);
-            self.scouts.insert(origin.clone(), Scout { host: host_id, quarry: id, stop: stop_id, terms });
+            let errand = Errand::Stop(id, stop_id);
+            self.scouts.insert(origin.clone(), Scout { host: host_id, errand, terms });
             self.out.push_back(Output::Survey { origin, terms });
             return Start::Begun;
         }
@@ -161,10 +163,15 @@ impl Hunter {
         let networks = host.sights.get(&stop.origin).map(|sight| sight.networks.clone()).unwrap_or_default();
         let own = host.limits(flaw);
         if !makes(flaw, Flaw::NetworkIgnored) {
-            match self.networks.room(now.mono, host_id, &networks, own) {
-                Room::Free => {}
-                Room::Until(at) => return Start::NotNow(Some(at)),
-                Room::Full => return Start::NotNow(None),
+            let at = match self.networks.room(now.mono, host_id, &networks, own) {
+                Room::Free => None,
+                Room::Until(at) => Some(Some(at)),
+                Room::Full => Some(None),
+            };
+            if let Some(at) = at {
+                let until = at.unwrap_or(now.mono).plus_secs(limits::LOOK_CALL_SECS);
+                self.networks.reserve(&networks, until);
+                return Start::NotNow(at);
             }
         }
         let (oids, events) = chase.sought(stop_id, form);

@@ -14,6 +14,8 @@ pub struct Tally {
     pub fetches: u64,
     /// Objects that were sought and came.
     pub oids: u64,
+    /// Looks.
+    pub looks: u64,
 }
 
 /// Everything at one moment.

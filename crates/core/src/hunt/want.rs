@@ -218,6 +218,7 @@ impl Hunter {
             if let Some(host) = self.hosts.get_mut(*host) {
                 host.line.leave(place.seat, id);
             }
+            self.make_way(*host);
         }
         self.ring(Timer::Quarry(id), chase.alarm, None);
         self.restless.remove(&id);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::Registrar;
 use super::interest::keepers;
 use super::purgatory::{Search, Waiting, What};
-use crate::hunt::io::{Need, Place, Quarry, Sought};
+use crate::hunt::io::{Kept, Need, Place, Quarry, Sought};
 use crate::limits;
 use crate::nostr::Signed;
 use crate::nostr::event::EventId;
 use crate::repo::pr::PullRequest;
 use crate::repo::state::is_oid;
-use crate::repo::{Identifier, RepoId, Site, State};
+use crate::repo::{Announcement, Identifier, RepoId, Site, State};
 
 impl Registrar {
     /// What the hunt should look for under a name, now and in whole. `read` gives the text of a held event.
@@ -96,11 +96,7 @@ impl Registrar {
         let slots = [&repo.owner].into_iter().chain(others).filter_map(|keeper| family.announcement(*keeper));
         let mut places = Vec::new();
         for announcement in slots.flat_map(|slots| slots.held.iter().chain(&slots.served)) {
-            let hosts: BTreeSet<&str> = announcement.relays.iter().filter_map(|relay| authority(relay)).collect();
-            for url in &announcement.clone {
-                // A GRASP server is named in both, and a repository has its owner in its path there.
-                let grasp = is_grasp_path(url) && authority(url).is_some_and(|host| hosts.contains(host));
-                let place = Place { url: url.clone(), grasp };
+            for place in places_in(announcement) {
                 if places.len() < 2 * limits::MAX_PLACES && !places.contains(&place) {
                     places.push(place);
                 }
@@ -108,6 +104,33 @@ impl Registrar {
         }
         places
     }
+
+    /// What is served under a name, now and in whole, and the git servers that its announcements name: those at which the
+    /// hunt must look, because no relay speaks for them. It depends on the announcements of the name alone.
+    #[must_use]
+    pub fn kept(&self, identifier: &Identifier) -> Vec<Kept> {
+        let Some(family) = self.catalog.family(identifier) else { return Vec::new() };
+        let sites =
+            family.hosts().map(|owner| (owner, Site::Announced(RepoId { owner, identifier: identifier.clone() })));
+        let served = sites.filter(|(_, site)| self.is_served(site));
+        let others = |place: &Place| !place.grasp && !self.rules.service.is_own_git(&place.url);
+        served
+            .map(|(owner, site)| {
+                let places = family.best(owner).into_iter().flat_map(places_in).filter(others);
+                Kept { site, places: places.map(|place| place.url).collect() }
+            })
+            .collect()
+    }
+}
+
+/// The git servers that an announcement names.
+fn places_in(announcement: &Announcement) -> impl Iterator<Item = Place> {
+    let hosts: BTreeSet<&str> = announcement.relays.iter().filter_map(|relay| authority(relay)).collect();
+    announcement.clone.iter().map(move |url| {
+        // A GRASP server is named in both, and a repository has its owner in its path there.
+        let grasp = is_grasp_path(url) && authority(url).is_some_and(|host| hosts.contains(host));
+        Place { url: url.clone(), grasp }
+    })
 }
 
 /// Host and port, as they are written.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::listing::{Listing, is_zero, name_and_oid};
+use super::listing::{Hearer, is_zero, name_and_oid};
 use super::packets::Packets;
 use super::words;
 use crate::pktline::{BadPacket, Packet};
@@ -75,24 +75,24 @@ enum Protocol {
     Second,
 }
 
-/// Reads a greeting as it comes. What it lists goes into the listing.
+/// Reads a greeting as it comes, and tells of the refs that it lists.
 #[derive(Debug)]
-pub struct GreetingParser {
+pub struct GreetingParser<H> {
     packets: Packets,
-    reader: Reader,
+    reader: Reader<H>,
 }
 
 #[derive(Debug)]
-struct Reader {
+struct Reader<H> {
     state: State,
     offer: Offer,
-    listing: Listing,
+    listing: H,
 }
 
-impl GreetingParser {
-    /// One that fills this listing.
+impl<H: Hearer> GreetingParser<H> {
+    /// One that tells this one.
     #[must_use]
-    pub fn new(listing: Listing) -> Self {
+    pub fn new(listing: H) -> Self {
         let reader = Reader { state: State::Begin, offer: Offer::default(), listing };
         Self { packets: Packets::default(), reader }
     }
@@ -112,7 +112,7 @@ impl GreetingParser {
     }
 
     /// There is no more to come.
-    pub fn finish(self) -> Result<(Greeting, Listing), BadGreeting> {
+    pub fn finish(self) -> Result<(Greeting, H), BadGreeting> {
         let Reader { state, offer, listing } = self.reader;
         match state {
             State::Done(Protocol::First) => Ok((Greeting::First(offer), listing)),
@@ -122,7 +122,7 @@ impl GreetingParser {
     }
 }
 
-impl Reader {
+impl<H: Hearer> Reader<H> {
     fn hear(&mut self, packet: Packet<'_>) -> Result<(), BadGreeting> {
         let line = match (packet, packet.line()) {
             (_, Some(line)) => line,
@@ -198,6 +198,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fetch::Listing;
     use crate::pktline;
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";

@@ -11,6 +11,15 @@ use super::packets::Packets;
 use super::words;
 use crate::pktline::Packet;
 
+/// Who is told of a server's refs.
+pub trait Hearer {
+    /// A ref: its name, the object that it points to, and what that is a tag of.
+    fn hear(&mut self, name: &str, oid: &str, peeled: Option<&str>);
+
+    /// What the ref that was heard last is a tag of, as v0 says it.
+    fn peel(&mut self, name: &str, peeled: &str);
+}
+
 /// The refs of a server, as far as they matter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listing {
@@ -41,12 +50,6 @@ impl Listing {
         }
     }
 
-    /// What the names of refs begin with that are looked at.
-    #[must_use]
-    pub fn prefixes(&self) -> &[String] {
-        &self.prefixes
-    }
-
     /// What the server should be asked for: the refs that show what is sought, and where they do not show all of it, every
     /// ref that may lead to the rest.
     #[must_use]
@@ -60,8 +63,15 @@ impl Listing {
         wants.into_iter().cloned().collect()
     }
 
-    /// A ref: its name, the object that it points to, and what that is a tag of.
-    pub(super) fn hear(&mut self, name: &str, oid: &str, peeled: Option<&str>) {
+    fn tag(&mut self, oid: &str, peeled: &str) {
+        if self.sought.contains(peeled) {
+            self.tagged.entry(peeled.to_owned()).or_insert_with(|| oid.to_owned());
+        }
+    }
+}
+
+impl Hearer for Listing {
+    fn hear(&mut self, name: &str, oid: &str, peeled: Option<&str>) {
         if self.sought.contains(oid) {
             self.shown.insert(oid.to_owned());
         } else if self.others.len() < limits::MAX_ASKED_REFS
@@ -76,32 +86,25 @@ impl Listing {
         }
     }
 
-    /// What the ref that was heard last is a tag of, as v0 says it.
-    pub(super) fn peel(&mut self, name: &str, peeled: &str) {
+    fn peel(&mut self, name: &str, peeled: &str) {
         if let Some((_, oid)) = self.last.take().filter(|(last, _)| last == name) {
             self.tag(&oid, peeled);
-        }
-    }
-
-    fn tag(&mut self, oid: &str, peeled: &str) {
-        if self.sought.contains(peeled) {
-            self.tagged.entry(peeled.to_owned()).or_insert_with(|| oid.to_owned());
         }
     }
 }
 
 /// Reads the answer to `ls-refs` as it comes.
 #[derive(Debug)]
-pub struct ListParser {
+pub struct ListParser<H> {
     packets: Packets,
-    listing: Listing,
+    listing: H,
     done: bool,
 }
 
-impl ListParser {
-    /// One that fills this listing.
+impl<H: Hearer> ListParser<H> {
+    /// One that tells this one.
     #[must_use]
-    pub fn new(listing: Listing) -> Self {
+    pub fn new(listing: H) -> Self {
         Self { packets: Packets::default(), listing, done: false }
     }
 
@@ -136,7 +139,7 @@ impl ListParser {
     }
 
     /// There is no more to come.
-    pub fn finish(self) -> Result<Listing, BadGreeting> {
+    pub fn finish(self) -> Result<H, BadGreeting> {
         if self.done { Ok(self.listing) } else { Err(BadGreeting::Truncated) }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! - [`ask`]: the bytes of requests.
 //! - [`greeting`]: what a server says of itself when it is first called.
-//! - [`listing`]: which of its refs matter.
+//! - [`listing`]: which of its refs matter; [`inventory`]: whether they are those that it should have.
 //! - [`answer`]: a pack, and everything around it.
 //!
 //! Everything that is heard is a stranger's: it comes in pieces of any size, and nothing of it is kept that has no bound.
@@ -11,6 +11,7 @@
 pub mod answer;
 pub mod ask;
 pub mod greeting;
+pub mod inventory;
 pub mod listing;
 mod packets;
 #[cfg(test)]
@@ -19,7 +20,8 @@ mod tests;
 pub use answer::{AnswerParser, BadAnswer};
 pub use ask::{Wish, fetch, fetch_first, ls_refs};
 pub use greeting::{Greeting, GreetingParser, Offer};
-pub use listing::{ListParser, Listing};
+pub use inventory::Inventory;
+pub use listing::{Hearer, ListParser, Listing};
 
 /// Characters of a stranger's text that are kept: it stands in logs.
 const MAX_WORDS: usize = 200;

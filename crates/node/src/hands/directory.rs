@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
+use grasp_core::nostr::PublicKey;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::repo::catalog::Place;
@@ -63,6 +64,9 @@ pub(crate) struct Open {
     pub(crate) lenders: Vec<Site>,
 }
 
+/// Keys whose submissions were weighed; then it begins anew.
+const MAX_SUBMITTERS: usize = 10_000;
+
 /// The directory. The lock guards the map for an instant; files are read outside of it.
 pub(crate) struct Directory {
     layout: Arc<Layout>,
@@ -70,6 +74,8 @@ pub(crate) struct Directory {
     /// What repositories may take, and which have no place here.
     rules: RwLock<(Quotas, Arc<Lists>)>,
     entries: RwLock<HashMap<Site, Entry>>,
+    /// Bytes of all that keys have submitted, as far as somebody has asked.
+    submitted: Mutex<HashMap<PublicKey, u64>>,
     /// Held while a miss is filled from disk, so that a thousand askers read a file once.
     filling: Mutex<()>,
     bytes: AtomicUsize,
@@ -84,6 +90,7 @@ impl Directory {
             submissions,
             rules: RwLock::default(),
             entries: RwLock::default(),
+            submitted: Mutex::default(),
             filling: Mutex::default(),
             bytes: AtomicUsize::new(0),
             clock: AtomicU64::new(0),
@@ -145,9 +152,8 @@ impl Directory {
                 entries.iter().filter(|(each, _)| each.repo().owner == owner && matches!(each, Site::Announced(_)));
             own.map(|(site, entry)| (site.clone(), entry.weight)).collect::<Vec<_>>()
         };
-        // Of what was submitted only what somebody asks for is noted here; the disk knows all.
         let repository = if matches!(site, Site::Submitted(_)) { self.layout.own_bytes(site) } else { 0 };
-        let mut weight = Weight { repository, key: self.layout.submitted_bytes(owner) };
+        let mut weight = Weight { repository, key: self.submitted_by(owner) };
         let mut weighed = Vec::new();
         for (each, known) in self.read(own) {
             let bytes = known.unwrap_or_else(|| {
@@ -171,6 +177,30 @@ impl Directory {
             });
         }
         weight
+    }
+
+    /// Bytes of all that a key has submitted: of those sites only what somebody asks for is noted here, the disk knows all.
+    fn submitted_by(&self, owner: PublicKey) -> u64 {
+        let known = || self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = known().get(&owner) {
+            return *bytes;
+        }
+        let bytes = self.layout.submitted_bytes(owner);
+        let mut known = known();
+        if known.len() >= MAX_SUBMITTERS {
+            known.clear();
+        }
+        known.insert(owner, bytes);
+        bytes
+    }
+
+    /// What a key has submitted has changed.
+    fn resubmitted(&self, owner: Option<PublicKey>) {
+        let mut known = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        match owner {
+            Some(owner) => drop(known.remove(&owner)),
+            None => known.clear(),
+        }
     }
 
     /// The refs of a site, if they are in memory.
@@ -263,6 +293,9 @@ impl Directory {
 
     /// The work is over.
     pub(crate) fn unpin(&self, site: &Site) {
+        if let Site::Submitted(repo) = site {
+            self.resubmitted(Some(repo.owner));
+        }
         self.write(|entries| {
             if let Some(entry) = entries.get_mut(site) {
                 entry.pinned = false;
@@ -271,19 +304,21 @@ impl Directory {
         });
     }
 
-    /// What the refs of a site are, now that everything that goes with them is visible.
-    pub(crate) fn publish(&self, site: &Site, refs: Refs, exists: bool) {
+    /// What the refs of a site are, now that everything that goes with them is visible. Whether branches or tags have
+    /// changed.
+    pub(crate) fn publish(&self, site: &Site, refs: Refs, exists: bool) -> bool {
         let snapshot = Arc::new(self.make(refs, exists));
         self.write(|entries| {
             let entry = match site {
                 Site::Announced(_) => entries.get_mut(site),
                 Site::Submitted(_) => Some(entries.entry(site.clone()).or_insert_with(Entry::new)),
             };
-            let Some(entry) = entry else { return };
+            let Some(entry) = entry else { return false };
             let same = |old: &Arc<Snapshot>| old.exists == exists && old.refs == snapshot.refs;
             if entry.snapshot.as_ref().is_some_and(same) {
-                return;
+                return false;
             }
+            let moved = entry.snapshot.as_ref().is_none_or(|old| !tips(&old.refs).eq(tips(&snapshot.refs)));
             self.bytes.fetch_add(snapshot.bytes, Ordering::Relaxed);
             if let Some(old) = entry.snapshot.replace(snapshot) {
                 self.bytes.fetch_sub(old.bytes, Ordering::Relaxed);
@@ -292,12 +327,14 @@ impl Directory {
                 self.remove(entries, site);
             }
             self.shrink(entries);
-        });
+            moved
+        })
     }
 
     /// Objects have been taken away from a pool that sites of a name may read: answers that have them are not given again.
     /// Refs stay as they are.
     pub(crate) fn renew(&self, name: &Identifier) {
+        self.resubmitted(None);
         self.write(|entries| {
             for (_, entry) in entries.iter_mut().filter(|(site, _)| site.identifier() == name) {
                 entry.weight = None;
@@ -341,6 +378,12 @@ impl Directory {
     fn write<R>(&self, write: impl FnOnce(&mut HashMap<Site, Entry>) -> R) -> R {
         write(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Branches and tags, which states declare: everything but pull requests.
+fn tips(refs: &Refs) -> impl Iterator<Item = (&str, &str)> {
+    let tips = refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
+    tips.map(|(name, target)| (name, target.oid.as_str()))
 }
 
 impl Entry {

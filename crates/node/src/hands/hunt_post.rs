@@ -1,17 +1,28 @@
-//! Where the registrar's desk leaves what the hunt must hear: what is sought, by name.
+//! Where the registrar's desk leaves what the hunt must hear.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::hunt::io::Quarry;
-use grasp_core::repo::Identifier;
+use grasp_core::hunt::io::{Kept, Quarry};
+use grasp_core::repo::{Identifier, Site};
 use tokio::sync::Notify;
 
-/// The latest value of each name, in whole: it cannot overflow, because every value stands for events that wait. Its lock is
+/// What the hunt must hear, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct HuntMail {
+    /// What is sought, by name: the latest value of each name, in whole.
+    pub(crate) sought: BTreeMap<Identifier, Vec<Quarry>>,
+    /// What is served, in the same way.
+    pub(crate) kept: BTreeMap<Identifier, Vec<Kept>>,
+    /// Repositories whose branches or tags have changed.
+    pub(crate) moved: BTreeSet<Site>,
+}
+
+/// The mailbox. It cannot overflow: every value stands for events that wait or for a repository that is served. Its lock is
 /// held for moves.
 #[derive(Debug, Default)]
 pub(crate) struct HuntPost {
-    sought: Mutex<BTreeMap<Identifier, Vec<Quarry>>>,
+    mail: Mutex<HuntMail>,
     bell: Notify,
 }
 
@@ -21,16 +32,19 @@ impl HuntPost {
     }
 
     /// Leaves something.
-    pub(crate) fn send(&self, mut sought: BTreeMap<Identifier, Vec<Quarry>>) {
-        if !sought.is_empty() {
-            self.sought.lock().unwrap_or_else(PoisonError::into_inner).append(&mut sought);
+    pub(crate) fn send(&self, mut news: HuntMail) {
+        if !news.sought.is_empty() || !news.kept.is_empty() || !news.moved.is_empty() {
+            let mut mail = self.mail.lock().unwrap_or_else(PoisonError::into_inner);
+            mail.sought.append(&mut news.sought);
+            mail.kept.append(&mut news.kept);
+            mail.moved.append(&mut news.moved);
             self.bell.notify_one();
         }
     }
 
     /// Takes everything.
-    pub(crate) fn take(&self) -> BTreeMap<Identifier, Vec<Quarry>> {
-        std::mem::take(&mut *self.sought.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn take(&self) -> HuntMail {
+        std::mem::take(&mut *self.mail.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits until something was left since the last wait.

@@ -78,10 +78,15 @@ impl HuntMeter {
             in_flight: gauge(
                 to,
                 "purgatory_domain_in_flight",
-                "Fetches from a git server that are under way",
+                "Fetches from a git server, and looks at it, that are under way",
                 Family::default(),
             ),
-            requests: counter(to, "purgatory_domain_requests_total", "Fetches from a git server", Family::default()),
+            requests: counter(
+                to,
+                "purgatory_domain_requests_total",
+                "Fetches from a git server, and looks at it",
+                Family::default(),
+            ),
             fetches: counter(
                 to,
                 "purgatory_fetches_total",

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use grasp_core::hunt::Limits;
-use grasp_core::hunt::io::{End, Fetch, FetchId, Form};
+use grasp_core::hunt::io::{End, Fetch, FetchId, Form, LookId};
 use grasp_core::sync::terms::GitTerms;
 
 use super::cast::Cast;
@@ -58,6 +58,8 @@ pub struct Counts {
     pub fetches: u64,
     /// Of those, the ones beside a slow one.
     pub hedges: u64,
+    /// Looks.
+    pub looks: u64,
     /// Fetches that were cancelled.
     pub cancels: u64,
     /// Surveys.
@@ -77,6 +79,8 @@ pub struct Watch {
     hosts: BTreeMap<usize, Host>,
     machines: BTreeMap<u8, Count>,
     flights: BTreeMap<FetchId, Flight>,
+    /// Looks under way, and their servers.
+    looks: BTreeMap<LookId, usize>,
     last: BTreeMap<(usize, usize, Form), Time>,
     /// When a place had nothing for what sleeps, and nobody was woken since.
     vain: BTreeMap<(usize, usize), Time>,
@@ -128,12 +132,46 @@ impl Watch {
     /// A fetch begins.
     pub fn fetch(&mut self, cast: &Cast, registrar: &Registrar, now: Time, (repo, url): (usize, usize), fetch: &Fetch) {
         let place = &cast.urls[url];
-        let (server, machine) = (place.server, cast.servers[place.server].machine);
         let what = || format!("{} for {} ({:?})", place.url, cast.repos[repo].name, fetch.form);
         self.counts.fetches += 1;
         self.hold(!self.flights.contains_key(&fetch.id), "every fetch has its own number", what);
         self.hold(!fetch.oids.is_empty(), "something is sought", what);
         self.fetch_is_wanted(cast, registrar, now, (repo, url), fetch);
+        self.asks(cast, now, place.server, &what);
+        let again = self.last.insert((repo, url, fetch.form), now);
+        self.hold(again.is_none_or(|at| at + 20 * SECOND <= now), "the same is not asked twice within 20 s", what);
+        let unsound = self.unsound.get(&(repo, url)).is_none_or(|at| at + HOUR <= now);
+        self.hold(unsound, "what was unsound is not asked for within an hour", what);
+        self.fetch_is_alone(now, repo, &what);
+        let events = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
+        let (answered, cancelled) = (false, false);
+        let (form, sought) = (fetch.form, fetch.oids.iter().cloned().collect());
+        self.flights.insert(fetch.id, Flight { url, repo, since: now, answered, cancelled, events, form, sought });
+        self.counts.at_once = self.counts.at_once.max(self.flights.len());
+        self.hold(self.flights.len() <= 16, "sixteen at once in all", what);
+    }
+
+    /// A look begins.
+    pub fn look(&mut self, cast: &Cast, now: Time, url: usize, id: LookId) {
+        let server = cast.urls[url].server;
+        let what = || format!("a look at {}", cast.urls[url].url);
+        self.counts.looks += 1;
+        self.asks(cast, now, server, &what);
+        self.hold(!self.looks.values().any(|other| *other == server), "a host is looked at by one at a time", what);
+        let known = self.looks.insert(id, server).is_some();
+        self.hold(!known && self.looks.len() <= 4, "four looks at once in all, each with its own number", what);
+    }
+
+    /// A look is over.
+    pub fn looked(&mut self, cast: &Cast, now: Time, id: LookId, end: &End) {
+        if let Some(server) = self.looks.remove(&id) {
+            self.ended(cast, now, server, end);
+        }
+    }
+
+    /// A server is asked something.
+    fn asks(&mut self, cast: &Cast, now: Time, server: usize, what: &impl Fn() -> String) {
+        let machine = cast.servers[server].machine;
         let own = self.allowed(cast, server, now);
         let host = self.hosts.entry(server).or_default();
         let (quiet_until, cool_until) = (host.quiet_until, host.cool_until);
@@ -156,17 +194,6 @@ impl Watch {
         self.hold(asks <= 2 * own.per_minute as usize, "so many a minute from one network", || {
             format!("{}: {asks} of twice {own:?}", what())
         });
-        let again = self.last.insert((repo, url, fetch.form), now);
-        self.hold(again.is_none_or(|at| at + 20 * SECOND <= now), "the same is not asked twice within 20 s", what);
-        let unsound = self.unsound.get(&(repo, url)).is_none_or(|at| at + HOUR <= now);
-        self.hold(unsound, "what was unsound is not asked for within an hour", what);
-        self.fetch_is_alone(now, repo, &what);
-        let events = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
-        let (answered, cancelled) = (false, false);
-        let (form, sought) = (fetch.form, fetch.oids.iter().cloned().collect());
-        self.flights.insert(fetch.id, Flight { url, repo, since: now, answered, cancelled, events, form, sought });
-        self.counts.at_once = self.counts.at_once.max(self.flights.len());
-        self.hold(self.flights.len() <= 16, "sixteen at once in all", what);
     }
 
     fn fetch_is_wanted(&mut self, cast: &Cast, registrar: &Registrar, now: Time, at: (usize, usize), fetch: &Fetch) {
@@ -254,7 +281,25 @@ impl Watch {
             // Whatever is asked next is something else.
             self.last.remove(&(flight.repo, flight.url, flight.form));
         }
-        let server = cast.urls[flight.url].server;
+        self.ended(cast, now, cast.urls[flight.url].server, end);
+        let place = (flight.repo, flight.url);
+        match end {
+            End::Unsound => drop(self.unsound.insert(place, now)),
+            End::Sent | End::Absent => drop(self.vain.insert(place, flight.since)),
+            _ => {}
+        }
+        for event in flight.events {
+            let asked = self.asked.entry((event, flight.url)).or_default();
+            *asked = match end {
+                End::Sent | End::Absent | End::Failed | End::Unsound => BUSY,
+                End::Busy(_) => asked.saturating_add(1),
+                End::NotByOid | End::Cancelled | End::Ours => *asked,
+            };
+        }
+    }
+
+    /// A server has answered, or not.
+    fn ended(&mut self, cast: &Cast, now: Time, server: usize, end: &End) {
         if let Some(count) = self.machines.get_mut(&cast.servers[server].machine) {
             count.in_flight = count.in_flight.saturating_sub(1);
         }
@@ -271,20 +316,6 @@ impl Watch {
             }
             End::Cancelled | End::Ours => {}
             _ => host.cool_until = 0,
-        }
-        let place = (flight.repo, flight.url);
-        match end {
-            End::Unsound => drop(self.unsound.insert(place, now)),
-            End::Sent | End::Absent => drop(self.vain.insert(place, flight.since)),
-            _ => {}
-        }
-        for event in flight.events {
-            let asked = self.asked.entry((event, flight.url)).or_default();
-            *asked = match end {
-                End::Sent | End::Absent | End::Failed | End::Unsound => BUSY,
-                End::Busy(_) => asked.saturating_add(1),
-                End::NotByOid | End::Cancelled | End::Ours => *asked,
-            };
         }
     }
 
@@ -330,6 +361,7 @@ impl Watch {
     /// Our process ends, and with it its connections.
     pub fn stop(&mut self) {
         self.flights.clear();
+        self.looks.clear();
         self.told.clear();
         self.last.clear();
         self.vain.clear();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::hunt::io::{End, Fetch, Form, Survey};
+use grasp_core::hunt::io::{End, Fetch, Form, Shown, Survey};
 use grasp_core::outbound::{Forbidden, Scope};
 
 use super::cast::{Cast, Temper};
@@ -81,6 +81,21 @@ impl Servers {
                 let terms = own.terms.filter(|_| terms && !silent);
                 (took, Survey::Known { addresses, terms })
             }
+        }
+    }
+
+    /// What will come of a look that begins now, and when.
+    pub fn look(&self, cast: &Cast, url: usize, now: Time, chance: &mut Chance) -> (Time, Result<Shown, End>) {
+        let soon = now + 30 + chance.draw() % 900;
+        match self.tempers[cast.urls[url].server] {
+            Temper::Absent => (soon, Err(End::Absent)),
+            Temper::Hangs | Temper::Nowhere => (now + MINUTE, Err(End::Failed)),
+            Temper::Private | Temper::Broken => (soon, Err(End::Failed)),
+            Temper::Busy(secs) => (soon, Err(End::Busy(secs))),
+            Temper::Overloaded(secs) if chance.one_in(2) => (soon, Err(End::Busy(secs))),
+            Temper::Wrong => (soon, Err(End::Unsound)),
+            Temper::Trickles => (soon + MINUTE, Err(End::Failed)),
+            _ => (soon, Ok(Shown { of: 2, lacks: chance.draw() as usize % 2, differs: 0 })),
         }
     }
 

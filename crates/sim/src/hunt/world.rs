@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use grasp_core::hunt::flaw::Flaw;
-use grasp_core::hunt::io::{Catch, End, FetchId, HostRow, Input, Output, Survey};
+use grasp_core::hunt::io::{Catch, End, FetchId, HostRow, Input, Kept, LookId, Output, Shown, Survey};
 use grasp_core::hunt::origin::Origin;
-use grasp_core::hunt::{Hunter, Manners};
+use grasp_core::hunt::{Hunter, Manners, Pace};
 use grasp_core::machine::Machine;
 use grasp_core::outbound::Reach;
 use grasp_core::repo::Identifier;
@@ -33,6 +33,7 @@ enum Happening {
     Surveyed { life: u32, origin: Origin, server: usize, terms: bool, survey: Survey },
     Answering(u32, FetchId),
     Ended(u32, FetchId),
+    Looked(u32, LookId, Result<Shown, End>),
     Stop(Time),
     Start,
 }
@@ -189,6 +190,7 @@ impl World {
                 let (repo, oids) = (own.repo, own.oids.clone());
                 self.registrar.adopt(&self.cast, repo, oids);
                 self.ring(repo);
+                self.tell(Input::Moved(site(&self.cast, repo)));
             }
             Happening::Expire(event) => self.expire(event),
             Happening::Surveyed { life, origin, server, terms, survey } if life == self.life => {
@@ -201,7 +203,11 @@ impl World {
                 }
             }
             Happening::Ended(life, id) if life == self.life => self.ended(id),
-            Happening::Surveyed { .. } | Happening::Answering(..) | Happening::Ended(..) => {}
+            Happening::Looked(life, id, result) if life == self.life => {
+                self.watch.looked(&self.cast, self.time, id, result.as_ref().err().unwrap_or(&End::Sent));
+                self.tell(Input::Looked(id, result));
+            }
+            Happening::Surveyed { .. } | Happening::Answering(..) | Happening::Ended(..) | Happening::Looked(..) => {}
         }
     }
 
@@ -212,6 +218,7 @@ impl World {
             reach: Reach::Anything,
             usual: self.cast.usual,
             overrides: self.cast.chosen.iter().cloned().collect(),
+            looks: Pace { first: 30, again: [60, 120, 300, 600], spread: 600 },
             seed: self.seed.wrapping_add(u64::from(self.life)),
         };
         self.hunter = Some(Hunter::flawed(manners, self.flaw));
@@ -226,6 +233,22 @@ impl World {
         names.dedup();
         for name in names {
             self.want(&name);
+            self.keep(&name);
+        }
+    }
+
+    /// Whatever is hosted is served, and every place of it that is no GRASP server's should have it.
+    fn keep(&mut self, name: &str) {
+        let repos = (0..self.cast.repos.len()).filter(|repo| self.cast.repos[*repo].name == name);
+        let plain = |url: &&usize| !self.cast.servers[self.cast.urls[**url].server].grasp;
+        let kept = repos.map(|repo| {
+            let events = self.cast.events.iter().filter(|event| event.repo == repo);
+            let urls = events.flat_map(|event| event.urls.iter().filter(plain));
+            Kept { site: site(&self.cast, repo), places: urls.map(|url| self.cast.urls[*url].url.clone()).collect() }
+        });
+        let kept = kept.collect();
+        if let Some(name) = Identifier::new(name) {
+            self.tell(Input::Kept(name, kept));
         }
     }
 
@@ -326,6 +349,13 @@ impl World {
                     self.queue.plan(self.time + took, Happening::Surveyed { life, origin, server, terms, survey });
                 }
                 Output::Fetch(fetch) => self.fetch(&fetch),
+                Output::Look(look) => {
+                    let Some(url) = self.places.get(&look.target.to_string()).copied() else { continue };
+                    self.trace.fold(url as u64);
+                    self.watch.look(&self.cast, self.time, url, look.id);
+                    let (at, result) = self.servers.look(&self.cast, url, self.time, &mut self.chance);
+                    self.queue.plan(at, Happening::Looked(self.life, look.id, result));
+                }
                 Output::Cancel(id) => {
                     self.watch.cancel(id);
                     if let Some(errand) = self.errands.get_mut(&id) {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::hunt::io::{Catch, End, Fetch, FetchId, HostRow, Input, Need, Output, Place, Quarry, Sought, Survey};
-use crate::hunt::{Hunter, Limits, Manners};
+use crate::hunt::io::{
+    Catch, End, Fetch, FetchId, HostRow, Input, Kept, Look, Need, Output, Place, Quarry, Sought, Survey,
+};
+use crate::hunt::{Hunter, Limits, Manners, Pace};
 use crate::machine::Machine;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
@@ -25,7 +27,13 @@ pub(super) struct Rig {
 }
 
 pub(super) fn manners() -> Manners {
-    Manners { reach: Reach::Anything, usual: Limits::default(), overrides: BTreeMap::new(), seed: 1 }
+    Manners {
+        reach: Reach::Anything,
+        usual: Limits::default(),
+        overrides: BTreeMap::new(),
+        looks: Pace::default(),
+        seed: 1,
+    }
 }
 
 impl Rig {
@@ -88,6 +96,26 @@ impl Rig {
         self.out = rest;
         let fetches: Vec<Output> = fetches;
         fetches.into_iter().filter_map(|out| if let Output::Fetch(fetch) = out { Some(fetch) } else { None }).collect()
+    }
+
+    /// The looks that have begun since.
+    pub(super) fn looks(&mut self) -> Vec<Look> {
+        let (looks, rest) = std::mem::take(&mut self.out).into_iter().partition(|out| matches!(out, Output::Look(_)));
+        self.out = rest;
+        let looks: Vec<Output> = looks;
+        looks.into_iter().filter_map(|out| if let Output::Look(look) = out { Some(look) } else { None }).collect()
+    }
+
+    /// One repository is served, and these servers should have it.
+    pub(super) fn keep(&mut self, owner: u8, name: &str, places: &[&str]) {
+        let kept = Kept { site: site(owner, name), places: places.iter().map(|url| (*url).to_owned()).collect() };
+        self.tell(Input::Kept(kept.site.identifier().clone(), vec![kept]));
+    }
+
+    /// It is served since a moment ago.
+    pub(super) fn serve(&mut self, owner: u8, name: &str, places: &[&str]) {
+        self.keep(owner, name, places);
+        self.tell(Input::Moved(site(owner, name)));
     }
 
     /// The only fetch that has begun since.

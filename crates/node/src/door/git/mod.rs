@@ -29,6 +29,7 @@ use super::routes::{method_not_allowed, not_found, status};
 use crate::config::GitSettings;
 use crate::hands::budget::Budget;
 use crate::hands::directory::{Directory, Snapshot};
+use crate::hands::hunt::HuntDoor;
 use crate::hands::notes::DeskDoor;
 use crate::hands::packs::Packs;
 use crate::hands::sync::board::SyncDoor;
@@ -72,6 +73,8 @@ pub(crate) struct GitHouse {
     pub(crate) meter: Meter,
     /// Who knows what other relays have, if there is sync.
     pub(crate) sync: Option<SyncDoor>,
+    /// Who knows what other git servers have, if there is sync.
+    pub(crate) hunt: Option<HuntDoor>,
     /// The address of the service, for people.
     pub(crate) url: String,
     /// The name of the service and its relay, for pages.

@@ -1,5 +1,6 @@
 //! What is known of a repository on other servers.
 
+use grasp_core::hunt::{Found, LookView};
 use grasp_core::repo::Site;
 use grasp_core::sync::link::Status;
 use grasp_core::sync::url::RelayUrl;
@@ -13,6 +14,10 @@ use crate::hands::sync::board::Standing;
 pub(super) async fn known(git: &GitHouse, site: &Site, view: &SiteView) -> Replication {
     let standings = match &git.sync {
         Some(sync) => sync.ask(site.repo().clone()).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let looks = match &git.hunt {
+        Some(hunt) => hunt.looks(site.clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
     let event = view.announcement.as_ref().map(|(event, _)| event);
@@ -43,7 +48,7 @@ pub(super) async fn known(git: &GitHouse, site: &Site, view: &SiteView) -> Repli
             relays.push(relay(&standing.link.url.to_string(), standing, view));
         }
     }
-    let servers = values("clone").map(|text| server(git, text, &standings, view)).collect();
+    let servers = values("clone").map(|text| server(git, text, (&standings, &looks), view)).collect();
     let state = view.state.as_ref().map(|state| (state.id.to_string(), state.created_at.0));
     Replication { state, relays, servers }
 }
@@ -98,13 +103,17 @@ fn has(standing: &Standing, view: &SiteView) -> Has {
     }
 }
 
-/// A GRASP server serves a state only when it has the git data, so that its relay speaks for it.
-fn server(git: &GitHouse, url: &str, standings: &[Standing], view: &SiteView) -> ServerRow {
-    let unknown = ServerRow { url: url.to_owned(), has: Has::Unknown, how: "" };
+/// A GRASP server serves a state only when it has the git data, so that its relay speaks for it. Others are asked now and
+/// then.
+fn server(git: &GitHouse, url: &str, (standings, looks): (&[Standing], &[LookView]), view: &SiteView) -> ServerRow {
+    let unknown = ServerRow { url: url.to_owned(), has: Has::Unknown, how: "", asked_at: None };
     let without_scheme = |url: &str| url.split_once("://").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
     let (here, there) = (without_scheme(&git.url), without_scheme(url));
     if !here.is_empty() && there.strip_prefix(&here).is_some_and(|rest| rest.starts_with('/')) {
         return ServerRow { has: here_too(view), how: "this service", ..unknown };
+    }
+    if let Some(look) = looks.iter().find(|look| look.url == url && view.state.is_some()) {
+        return seen(unknown, look);
     }
     let host = there.split('/').next().unwrap_or_default();
     let is_there = |standing: &&Standing| {
@@ -116,4 +125,20 @@ fn server(git: &GitHouse, url: &str, standings: &[Standing], view: &SiteView) ->
         Some(standing) => ServerRow { has: has(standing, view), how: "as its relay says", ..unknown },
         None => unknown,
     }
+}
+
+/// What a look at a server has shown.
+fn seen(row: ServerRow, look: &LookView) -> ServerRow {
+    let Some((found, at)) = look.found else { return ServerRow { has: Has::Unasked, ..row } };
+    let (has, asked_at) = match found {
+        Found::Shunned => (Has::Shunned, None),
+        _ if look.stale => (Has::Unasked, None),
+        Found::Current(since) => (Has::Current { since: Some(since.0) }, Some(at.0)),
+        Found::Lacking(shown) => {
+            (Has::Lacking { lacks: shown.lacks, differs: shown.differs, of: shown.of }, Some(at.0))
+        }
+        Found::Absent => (Has::Absent, Some(at.0)),
+        Found::Silent => (Has::Silent, Some(at.0)),
+    };
+    ServerRow { has, how: if asked_at.is_some() { "by asking it" } else { "" }, asked_at, ..row }
 }

@@ -12,8 +12,18 @@ pub(crate) enum Has {
     Current { since: Option<u64> },
     /// It was last seen with an older one, made then.
     Older { created_at: u64 },
+    /// It has so many of its refs elsewhere or not at all.
+    Lacking { lacks: usize, differs: usize, of: usize },
     /// Nobody has seen it there.
     Unseen,
+    /// It does not show such a repository.
+    Absent,
+    /// It gives no answer.
+    Silent,
+    /// It is not called.
+    Shunned,
+    /// It has not been asked yet.
+    Unasked,
     /// Nothing can be said.
     Unknown,
 }
@@ -23,7 +33,12 @@ impl Has {
         match self {
             Self::Current { .. } => "current",
             Self::Older { .. } => "older",
+            Self::Lacking { .. } => "lacking",
             Self::Unseen => "unseen",
+            Self::Absent => "absent",
+            Self::Silent => "silent",
+            Self::Shunned => "shunned",
+            Self::Unasked => "unasked",
             Self::Unknown => "unknown",
         }
     }
@@ -53,6 +68,8 @@ pub(crate) struct ServerRow {
     pub(crate) has: Has,
     /// How that is known.
     pub(crate) how: &'static str,
+    /// When it was asked, if it was.
+    pub(crate) asked_at: Option<u64>,
 }
 
 /// How a repository is spread.
@@ -69,7 +86,10 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
     let has = |has: &Has| match has {
         Has::Current { since } => json!({"state": has.word(), "since": since}),
         Has::Older { created_at } => json!({"state": has.word(), "created_at": created_at}),
-        Has::Unseen | Has::Unknown => json!({"state": has.word()}),
+        Has::Lacking { lacks, differs, of } => {
+            json!({"state": has.word(), "lacks": lacks, "differs": differs, "of": of})
+        }
+        _ => json!({"state": has.word()}),
     };
     let relays: Vec<Value> = view
         .relays
@@ -84,8 +104,11 @@ pub(crate) fn replication_json(repository: &str, view: &Replication) -> String {
         })
         .collect();
     let servers = view.servers.iter().take(LIST_ENTRIES);
-    let servers: Vec<Value> =
-        servers.map(|server| json!({"url": server.url, "has": has(&server.has), "how": server.how})).collect();
+    let servers: Vec<Value> = servers
+        .map(|server| {
+            json!({"url": server.url, "has": has(&server.has), "how": server.how, "asked_at": server.asked_at})
+        })
+        .collect();
     json!({
         "repository": repository,
         "state": view.state.as_ref().map(|(id, created_at)| json!({"id": id, "created_at": created_at})),
@@ -125,7 +148,11 @@ pub(super) fn section(view: &Replication, json_url: Option<&str>) -> String {
     if !view.servers.is_empty() {
         out += "<p>Git servers:</p>";
         out += &super::list(view.servers.iter(), |server| {
-            let how = if server.how.is_empty() { String::new() } else { format!(" ({})", server.how) };
+            let how = match server.asked_at {
+                Some(at) => format!(" (asked {})", utc(at)),
+                None if server.how.is_empty() => String::new(),
+                None => format!(" ({})", server.how),
+            };
             format!("{}: {}{}", Link(&server.url), Text(&said(&server.has)), Text(&how))
         });
     }
@@ -137,7 +164,15 @@ fn said(has: &Has) -> String {
         Has::Current { since: Some(since) } => format!("has it, known since {}", utc(*since)),
         Has::Current { since: None } => "has it".to_owned(),
         Has::Older { created_at } => format!("was last seen with an older one, from {}", utc(*created_at)),
+        Has::Lacking { lacks, differs: 0, of } => format!("lacks {lacks} of {of} branches and tags"),
+        Has::Lacking { lacks, differs, of } => {
+            format!("lacks {lacks} of {of} branches and tags, {differs} of which are at another commit there")
+        }
         Has::Unseen => "has not been seen with it".to_owned(),
+        Has::Absent => "does not show this repository".to_owned(),
+        Has::Silent => "does not answer".to_owned(),
+        Has::Shunned => "is not called".to_owned(),
+        Has::Unasked => "has not been asked yet".to_owned(),
         Has::Unknown => "not known".to_owned(),
     }
 }
@@ -159,7 +194,7 @@ mod tests {
                 lacks: Some((3, 2_000)),
                 why: Some(text.to_owned()),
             }],
-            servers: vec![ServerRow { url: text.to_owned(), has: Has::Unknown, how: "" }],
+            servers: vec![ServerRow { url: text.to_owned(), has: Has::Unknown, how: "", asked_at: None }],
         }
     }
 
@@ -171,6 +206,39 @@ mod tests {
             assert_eq!(json["relays"][0]["url"], hostile);
             assert_eq!(json["relays"][0]["has"], json!({"state": "current", "since": 2_000}));
             assert_eq!(json["git_servers"][0]["has"], json!({"state": "unknown"}));
+        }
+    }
+
+    #[test]
+    fn what_was_found_at_a_git_server_is_told() {
+        let lacking = |differs| Has::Lacking { lacks: 2, differs, of: 5 };
+        for (has, json, words) in [
+            (
+                Has::Current { since: Some(2_000) },
+                json!({"state": "current", "since": 2_000}),
+                "has it, known since 1970-",
+            ),
+            (
+                lacking(0),
+                json!({"state": "lacking", "lacks": 2, "differs": 0, "of": 5}),
+                "lacks 2 of 5 branches and tags (",
+            ),
+            (
+                lacking(1),
+                json!({"state": "lacking", "lacks": 2, "differs": 1, "of": 5}),
+                "1 of which are at another commit",
+            ),
+            (Has::Absent, json!({"state": "absent"}), "does not show this repository"),
+            (Has::Silent, json!({"state": "silent"}), "does not answer (asked 1970-"),
+            (Has::Shunned, json!({"state": "shunned"}), "is not called"),
+            (Has::Unasked, json!({"state": "unasked"}), "has not been asked yet"),
+        ] {
+            let row = ServerRow { url: "x".to_owned(), has, how: "by asking it", asked_at: Some(3_000) };
+            let view = Replication { servers: vec![row], ..Replication::default() };
+            let told: Value = serde_json::from_str(&replication_json("x", &view)).expect("JSON");
+            assert_eq!((&told["git_servers"][0]["has"], &told["git_servers"][0]["asked_at"]), (&json, &json!(3_000)));
+            let page = section(&view, None);
+            assert!(page.contains(words), "{words} in {page}");
         }
     }
 

@@ -281,7 +281,12 @@ mod tests {
                     times
                 ],
                 servers: vec![
-                    replication::ServerRow { url: text.clone(), has: replication::Has::Unknown, how: "" };
+                    replication::ServerRow {
+                        url: text.clone(),
+                        has: replication::Has::Unknown,
+                        how: "",
+                        asked_at: None
+                    };
                     times
                 ],
             },

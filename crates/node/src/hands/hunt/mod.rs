@@ -1,6 +1,6 @@
 //! The hunt room: drives the machine that decides where to look for missing git data, and acts for it.
 //!
-//! - [`fetch`]: one request to one git server, and the checks of what it sends.
+//! - [`fetch`]: one request to one git server, and the checks of what it sends; and one look at its refs.
 //! - [`survey`]: where a git server is, and what it allows.
 
 pub(crate) mod fetch;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use grasp_core::hunt::io::{Catch, End, Fetch, FetchId, HostRow, Input, Output, Survey};
+use grasp_core::hunt::io::{Catch, End, Fetch, FetchId, HostRow, Input, Look, LookId, Output, Shown, Survey};
 use grasp_core::hunt::origin::Origin;
-use grasp_core::hunt::{Hunter, Manners, View};
+use grasp_core::hunt::{Hunter, LookView, Manners, Pace, View};
 use grasp_core::machine::Machine;
 use grasp_core::outbound::Reach;
 use grasp_core::registrar::io::Haul;
@@ -25,9 +25,9 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::fetch::{FetchRoom, Fetched};
-use super::hunt_post::HuntPost;
+use super::hunt_post::{HuntMail, HuntPost};
 use super::line::Line;
-use super::notes::{HuntNote, Note};
+use super::notes::{HuntNote, Note, OperatorNote};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::meter::hunt::HostSample;
@@ -48,31 +48,45 @@ pub(crate) struct Means {
     pub(crate) meter: Meter,
     /// Where people see how the search goes.
     pub(crate) pictures: watch::Sender<Arc<View>>,
-    /// What the operator does not want to wait for.
-    pub(crate) hurry: mpsc::Receiver<Hurry>,
+    pub(crate) questions: mpsc::Receiver<Question>,
 }
 
-/// Sites for which everything that is missing is to be looked for at once, and who is told when that has begun.
-pub(crate) type Hurry = (Vec<Site>, oneshot::Sender<()>);
+/// A question to the room, or an order.
+pub(crate) enum Question {
+    /// Everything that is missing at these sites is to be looked for at once. It is answered when that has begun.
+    Hurry(Vec<Site>, oneshot::Sender<()>),
+    /// What is known of the git servers of this one?
+    Looks(Site, oneshot::Sender<Vec<LookView>>),
+}
 
-/// Orders that may wait: an operator has few.
-const ORDERS: usize = 4;
+/// Questions that may wait: pages are made one after the other, and an operator has few orders.
+const QUESTIONS: usize = 16;
 
-/// Where the operator reaches the room.
-#[derive(Clone)]
-pub(crate) struct HuntDoor(mpsc::Sender<Hurry>);
+/// How long a page waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where others reach the room.
+#[derive(Clone, Debug)]
+pub(crate) struct HuntDoor(mpsc::Sender<Question>);
 
 impl HuntDoor {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Hurry>) {
-        let (sender, orders) = mpsc::channel(ORDERS);
-        (Self(sender), orders)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (sender, questions) = mpsc::channel(QUESTIONS);
+        (Self(sender), questions)
     }
 
     /// Has everything that is missing at these sites looked for at once; nothing if the room is too busy or gone.
     pub(crate) async fn hurry(&self, sites: Vec<Site>) -> Option<()> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send((sites, reply)).ok()?;
+        self.0.try_send(Question::Hurry(sites, reply)).ok()?;
         answer.await.ok()
+    }
+
+    /// What is known of the git servers of a repository that are no GRASP servers; nothing if the room is too busy.
+    pub(crate) async fn looks(&self, site: Site) -> Option<Vec<LookView>> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(Question::Looks(site, reply)).ok()?;
+        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
     }
 }
 
@@ -81,6 +95,7 @@ enum News {
     Surveyed(Origin, Survey),
     Answering(FetchId),
     Fetched(FetchId, Catch),
+    Looked(LookId, Result<Shown, End>),
 }
 
 /// The room.
@@ -102,8 +117,18 @@ pub(crate) fn manners(config: &Config) -> Result<Manners> {
         reach: if config.sync.reach_anything { Reach::Anything } else { Reach::Global },
         usual: config.sync.git,
         overrides: config.sync.git_hosts.clone(),
+        looks: pace(),
         seed: u64::from_le_bytes(seed),
     })
+}
+
+/// When servers are looked at. Tests of debug builds cannot wait for a minute: `GRASPD_HASTE` lets looks follow at once.
+fn pace() -> Pace {
+    #[cfg(debug_assertions)]
+    if std::env::var_os("GRASPD_HASTE").is_some() {
+        return Pace { first: 1, again: [1; 4], spread: 1 };
+    }
+    Pace::default()
 }
 
 impl HuntRoom {
@@ -129,19 +154,27 @@ impl HuntRoom {
             tokio::select! {
                 Some(news) = self.inbox.recv() => self.hear(news),
                 () = self.means.post.posted() => self.hear_desk(),
-                Some((sites, reply)) = self.means.hurry.recv() => {
-                    for site in sites {
-                        self.tell(Input::Hurry(site));
-                    }
-                    self.view_at = Instant::now();
-                    let _ = reply.send(());
-                }
+                Some(question) = self.means.questions.recv() => self.answer(question),
                 () = tokio::time::sleep_until(alarm) => self.wake(),
                 _ = stop.changed() => break,
             }
         }
         for (_, fetch) in self.running.drain() {
             fetch.abort();
+        }
+    }
+
+    /// Whoever asks may have gone.
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::Hurry(sites, reply) => {
+                for site in sites {
+                    self.tell(Input::Hurry(site));
+                }
+                self.view_at = Instant::now();
+                let _ = reply.send(());
+            }
+            Question::Looks(site, reply) => drop(reply.send(self.machine.looks(&site))),
         }
     }
 
@@ -172,12 +205,19 @@ impl HuntRoom {
         }
     }
 
-    /// What the desk has left: what is sought now.
+    /// What the desk has left: what is sought and served now.
     fn hear_desk(&mut self) {
-        for (name, quarries) in self.means.post.take() {
+        let HuntMail { sought, kept, moved } = self.means.post.take();
+        for (name, quarries) in sought {
             let events: usize = quarries.iter().map(|quarry| quarry.needs.len()).sum();
             debug!(identifier = name.as_str(), events, "events wait for git data");
             self.tell(Input::Wanted(name, quarries));
+        }
+        for (name, repos) in kept {
+            self.tell(Input::Kept(name, repos));
+        }
+        for site in moved {
+            self.tell(Input::Moved(site));
         }
     }
 
@@ -188,6 +228,7 @@ impl HuntRoom {
             News::Fetched(id, catch) if self.running.remove(&id).is_some() => self.tell(Input::Fetched(id, catch)),
             // It was cancelled meanwhile, and that has been told.
             News::Answering(_) | News::Fetched(..) => {}
+            News::Looked(id, result) => self.tell(Input::Looked(id, result)),
         }
     }
 
@@ -212,6 +253,7 @@ impl HuntRoom {
             match output {
                 Output::Survey { origin, terms } => self.survey(origin, terms),
                 Output::Fetch(fetch) => self.fetch(fetch),
+                Output::Look(look) => self.look(look),
                 Output::Cancel(id) => self.cancel(id),
                 Output::Tried(events) => self.means.line.post(Note::Hunt(HuntNote::Tried(events))),
                 Output::Remember(row) => self.write(vec![row], Vec::new()),
@@ -227,6 +269,20 @@ impl HuntRoom {
             let survey = survey::survey(&dialler, &origin, terms).await;
             // If the room has gone, nobody wants to know.
             let _ = outbox.send(News::Surveyed(origin, survey));
+        });
+    }
+
+    fn look(&self, look: Look) {
+        let (written, is_written) = oneshot::channel();
+        self.means.line.post(Note::Operator(OperatorNote::Written(written)));
+        let (fetching, outbox) = (self.means.fetching.clone(), self.outbox.clone());
+        tokio::spawn(async move {
+            // Whatever a crash forgets has not been asked.
+            let result = match is_written.await {
+                Ok(()) => fetching.compare(&look).await,
+                Err(_) => Err(End::Ours),
+            };
+            let _ = outbox.send(News::Looked(look.id, result));
         });
     }
 

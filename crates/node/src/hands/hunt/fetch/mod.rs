@@ -3,7 +3,9 @@
 //! | file | what |
 //! |---|---|
 //! | `call` | a connection through the guarded way out, and how long it may be silent |
-//! | `talk` | what is asked, and what the answers mean |
+//! | `speech` | how anything is asked, and lists of refs |
+//! | `talk` | what is asked to get objects, and what the answers mean |
+//! | `compare` | whether a server has what is served here |
 //! | `spool` | the pack as it comes, in memory or on disk |
 //! | `take` | what is here, and whether what came is sound and complete |
 //! | `retry_after` | when a server wants to be asked again |
@@ -13,8 +15,10 @@
 //! a fetch off tells it.
 
 mod call;
+mod compare;
 mod complaints;
 mod retry_after;
+mod speech;
 mod spool;
 mod take;
 mod talk;

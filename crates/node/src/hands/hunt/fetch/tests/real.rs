@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use grasp_core::hunt::io::{End, Form};
+use grasp_core::hunt::io::{End, Form, Look, LookId, Shown};
 use grasp_core::outbound::Reach;
+use grasp_git::refs::{Refs, Target as RefTarget};
 
 use super::server::Backend;
 use super::stage::{Stage, Theirs, site};
@@ -113,6 +114,41 @@ async fn a_server_that_lacks_one_is_asked_for_its_refs_and_gives_a_part() {
         assert!(fetched.pack.is_none());
         drop(pack);
         stage.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn a_look_compares_branches_and_tags_with_what_is_served() {
+    let (stage, theirs) = (Stage::new(), Theirs::new());
+    theirs.commit("a", "a");
+    theirs.git(&["tag", "-a", "v1", "-m", "v1"]);
+    let tip = theirs.commit("b", "b");
+    theirs.git(&["branch", "more"]);
+    let tag = theirs.git(&["rev-parse", "refs/tags/v1"]);
+    let pull = format!("refs/nostr/{}", "07".repeat(32));
+    let serve_here = |refs: &[(&str, &str)]| {
+        let mut made = Refs::default();
+        for (name, oid) in refs.iter().chain([&(pull.as_str(), NOBODY)]) {
+            made.set(name, RefTarget { oid: (*oid).to_owned(), peeled: None });
+        }
+        stage.room.larder.directory.publish(&stage.site, made, true)
+    };
+    for second in [true, false] {
+        let backend = Backend { second, ..Backend::new(theirs.root.path()) };
+        let url = serve(&backend).await;
+        let look = |url: &str| {
+            let wish = stage.wish(url, Form::Refs, &[]);
+            Look { id: LookId(1), site: wish.site, target: wish.target }
+        };
+        assert!(serve_here(&[("refs/heads/main", &tip), ("refs/tags/v1", &tag)]));
+        let shown = stage.room.compare(&look(&url)).await;
+        assert_eq!(shown, Ok(Shown { of: 2, lacks: 0, differs: 0 }), "second: {second}");
+        let commit = theirs.git(&["rev-parse", "v1^{commit}"]);
+        assert!(serve_here(&[("refs/heads/main", NOBODY), ("refs/heads/x", &tip), ("refs/tags/v1", &commit)]));
+        assert_eq!(stage.room.compare(&look(&url)).await, Ok(Shown { of: 3, lacks: 3, differs: 2 }));
+        let lists = if second { 2 } else { 1 };
+        assert_eq!(backend.book.asked().len(), 2 * lists, "nothing but lists");
+        assert_eq!(stage.room.compare(&look(&url.replace("theirs", "others"))).await, Err(End::Absent));
     }
 }
 
