@@ -179,6 +179,17 @@ pub const REVIEW_SLICE: usize = 500;
 /// Unwanted authors and events that are looked up in one step: one lookup each.
 pub const UNWANTED_SLICE: usize = 10_000;
 
+/// Rows that are read in one step to find what is about banned repositories: some milliseconds of work.
+pub const THREAD_SLICE: usize = 2_000;
+
+/// Events that reference a banned repository and are looked at together: most of them go one by one, so that more would be
+/// read in vain.
+pub const THREAD_PAGE: usize = 32;
+
+/// Events that hang together and are remembered while it is found out whether they go with a banned repository: more than
+/// any discussion has, in some megabytes. More than these stay, until their authors are banned.
+pub const MAX_THREAD: usize = 100_000;
+
 /// Lines of one moderation list: more than public blocklists have, and some ten megabytes.
 pub const MAX_LIST_ENTRIES: usize = 100_000;
 
@@ -816,3 +827,25 @@ pub const GIT_CALL_TOLD_SECS: u64 = 60 * 60;
 
 /// URLs of which it is remembered that their failures have been told; those of others are told only where everything is.
 pub const MAX_TOLD_URLS: usize = 1_000;
+
+// Looks: whether other git servers have what is served here.
+
+/// Places that are looked at, in all: two for each of five thousand repositories, every one of them daily, which is seven a
+/// minute. What is known of one takes less than a kilobyte ([`MAX_URL_BYTES`]). The oldest are given up for new ones.
+pub const LOOKS: usize = 10_000;
+
+/// Looks at once in all: nobody waits for one, and they are beside the fetches.
+pub const LOOKS_AT_ONCE: usize = 4;
+
+/// Seconds after a change until the first look: a push to several servers takes a moment.
+pub const LOOK_SECS: u64 = 60;
+
+/// Seconds until the next look while something is missing. The last of them is for ever, and for those that miss nothing.
+pub const LOOK_AGAIN_SECS: [u64; 4] = [10 * 60, 60 * 60, 6 * 60 * 60, 24 * 60 * 60];
+
+/// Seconds after a start within which everything is looked at: what is known of it is not kept, and a restart is no reason
+/// to call everybody at once.
+pub const LOOK_SPREAD_SECS: u64 = 4 * 60 * 60;
+
+/// Seconds for the whole of a look: a long list ([`MAX_HEARD_REFS_BYTES`]) at some hundred kilobytes a second.
+pub const LOOK_CALL_SECS: u64 = 2 * 60;

@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
 use grasp_core::nostr::{Signed, kinds};
@@ -71,8 +72,11 @@ fn what_is_banned_goes_and_stays_away_until_it_is_not_banned_any_more() {
     let good = Project::new(1, "good", &[at_a, at_b], &[]);
     a.host(&bad);
     a.host(&good);
+    let issue = bad.issue(&Author::new(8), THEN);
+    a.publish(&issue);
     b.eventually_served(&both(&bad));
     b.eventually_served(&both(&good));
+    b.eventually_served(&[&issue]);
     assert_eq!((status(&b, &bad), status(&b, &good), folders(&b)), (200, 200, 2));
     assert_eq!(nip11(&b).get("curation"), None);
 
@@ -80,6 +84,7 @@ fn what_is_banned_goes_and_stays_away_until_it_is_not_banned_any_more() {
     let log = b.reload("bans.txt", &format!("{npub}/bad  # for a reason\n"));
     assert!(log.contains("banned=1"), "{log}");
     eventually_gone(&mut b, &both(&bad));
+    eventually_gone(&mut b, &[&issue]);
     eventually("its folder goes", || (folders(&b) == 1).then_some(()));
     assert_eq!((status(&b, &bad), status(&b, &good)), (404, 200));
     assert_eq!(b.served(&both(&good)), 2);
@@ -107,6 +112,7 @@ fn what_is_banned_goes_and_stays_away_until_it_is_not_banned_any_more() {
 
     let _ = b.reload("bans.txt", "");
     b.eventually_served(&both(&bad));
+    b.eventually_served(&[&issue]);
     eventually("its git data is back", || (status(&b, &bad) == 200).then_some(()));
     assert_eq!(ls_remote(&url(&b, &bad)).refs, ls_remote(&url(&a, &bad)).refs);
     Work::clone(&url(&b, &bad)).fsck();
@@ -163,6 +169,77 @@ fn unwanted_authors_and_events_are_removed_and_refused() {
     eventually_gone(&mut host, &both(&project));
     eventually("its folder goes", || (folders(&host) == 0).then_some(()));
     assert_eq!(status(&host, &project), 404);
+}
+
+/// A repository that is to be banned, another one, and what a guest says: about the first one alone, and about both.
+fn discussed(host: &mut Neighbour) -> ([Project; 2], [Vec<Arc<Signed>>; 2]) {
+    let [bad, good] = ["bad", "good"].map(|name| Project::new(1, name, &[host.place], &[]));
+    let guest = Author::new(7);
+    let issue = bad.issue(&guest, THEN);
+    let comment = guest.comment(THEN + 1, &issue);
+    let both = guest.sign(kinds::ISSUE, THEN, &[&["a", &bad.coordinate()], &["a", &good.coordinate()]], "");
+    let on_both = guest.comment(THEN + 1, &both);
+    host.host(&bad);
+    host.host(&good);
+    let said = [vec![issue, comment], vec![both, on_both]];
+    for event in said.iter().flatten() {
+        host.publish(event);
+    }
+    ([bad, good], said)
+}
+
+#[test]
+fn what_is_about_a_banned_repository_alone_goes_with_it_and_may_come_back() {
+    let settings = [("REPOSITORY_BLACKLIST", "@bans.txt")];
+    let mut host = Neighbour::start_with(place(), &settings, &[("bans.txt", "")]);
+    let ([bad, good], [alone, shared]) = discussed(&mut host);
+    let kept = both(&good);
+    let (alone, shared): (Vec<_>, Vec<_>) = (alone.iter().collect(), shared.iter().collect());
+    let _ = host.reload("bans.txt", &format!("{}/bad\n", bad.owner.key().npub()));
+    eventually_gone(&mut host, &alone);
+    for restart in [false, true] {
+        if restart {
+            host.kill();
+            host.again();
+        }
+        assert_eq!((host.served(&shared), host.served(&kept), host.served(&alone)), (2, 2, 0));
+    }
+    refused(&mut host, alone[0], "restricted: ");
+    let _ = host.reload("bans.txt", "");
+    host.host(&bad);
+    for event in &alone {
+        host.publish(event);
+    }
+    assert_eq!(host.served(&alone), 2);
+}
+
+/// A ban by name, and a thread that does not go at once: the server ends on the way, and the next one goes on.
+#[cfg(debug_assertions)]
+#[test]
+fn a_server_that_is_killed_while_a_discussion_goes_goes_on() {
+    let settings = [
+        ("REPOSITORY_BLACKLIST", "@bans.txt"),
+        ("GRASPD_CRASH_AT", "desk.committed:3"),
+        ("GRASPD_CRASH_LOG", "passed"),
+    ];
+    let mut host = Neighbour::start_with(place(), &settings, &[("bans.txt", "")]);
+    let (_, [mut alone, shared]) = discussed(&mut host);
+    let many: Vec<_> = (0..500).map(|at| Author::new(8).comment(THEN + at, &alone[0])).collect();
+    for event in &many {
+        host.publish(event);
+    }
+    alone.extend(many);
+    fs::write(host.folder().join("bans.txt"), "bad").expect("a file");
+    fs::write(host.folder().join("passed"), "").expect("a file");
+    let pid = host.server.child.id().to_string();
+    assert!(Command::new("kill").args(["-HUP", &pid]).status().expect("kill runs").success());
+    eventually("it ends", || host.server.child.try_wait().expect("a child"));
+    fs::remove_file(host.folder().join("passed")).expect("a file");
+    host.kill();
+    host.again();
+    let (alone, shared): (Vec<_>, Vec<_>) = (alone.iter().collect(), shared.iter().collect());
+    eventually_gone(&mut host, &alone);
+    assert_eq!(host.served(&shared), 2);
 }
 
 #[test]

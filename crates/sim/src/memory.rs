@@ -1,12 +1,14 @@
 //! The model of the store: maps and naive scans. The real store is held to what this does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
 use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
+use grasp_core::registrar::sweep::Shelves;
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{RepoId, Site};
 use grasp_core::time::Timestamp;
@@ -185,6 +187,28 @@ impl Shelf for Memory {
 
     fn held(&mut self) -> Vec<(EventId, Timestamp)> {
         self.readable().held.iter().map(|(id, (_, deadline))| (*id, *deadline)).collect()
+    }
+}
+
+impl Shelves for Memory {
+    type Problem = Infallible;
+
+    fn of_author(&self, author: PublicKey, most: usize) -> Result<Vec<Summary>, Infallible> {
+        let its = self.rows.events().filter(|event| event.pubkey == author);
+        Ok(its.take(most).map(|event| Summary::of(event)).collect())
+    }
+
+    fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, Infallible> {
+        Ok(self.rows.served.get(&id).map(|served| served.event.clone()))
+    }
+
+    fn at(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Infallible> {
+        Ok(self.rows.at(coordinate).map(|event| event.id))
+    }
+
+    fn tagged(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Infallible> {
+        let has = |event: &&Arc<Signed>| event.indexed_tags().any(|tag| tag == (letter, value));
+        Ok(self.rows.events().filter(has).skip(behind).take(most).map(|event| event.id).collect())
     }
 }
 

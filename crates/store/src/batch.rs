@@ -94,26 +94,6 @@ impl<'s> Batch<'s> {
         Ok(!self.store.tables.purging.is_empty(&self.txn)?)
     }
 
-    /// Events of an author that are served, at most so many. What this batch has put is not among them.
-    pub fn served_of(&self, author: PublicKey, most: usize) -> Result<Vec<Summary>> {
-        let tables = &self.store.tables;
-        let mut found = Vec::new();
-        for row in tables.by_author.prefix_iter(&self.txn, author_prefix(&author))?.take(most) {
-            let seq = seq_of_key(row?.0);
-            if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                found.push(Record::read(bytes)?.summary());
-            }
-        }
-        Ok(found)
-    }
-
-    /// A served event in short.
-    pub fn served_summary(&self, id: EventId) -> Result<Option<Summary>> {
-        let tables = &self.store.tables;
-        let Some(seq) = tables.ids.get(&self.txn, &id.0)? else { return Ok(None) };
-        tables.events.get(&self.txn, seq)?.map(|bytes| Ok(Record::read(bytes)?.summary())).transpose()
-    }
-
     /// When a served event came to be served: its place in the sequence.
     pub fn seq_of(&self, id: EventId) -> Result<Option<u64>> {
         Ok(self.store.tables.ids.get(&self.txn, &id.0)?.map(number))

@@ -57,7 +57,7 @@ impl Batch<'_> {
     }
 
     /// A served event, if the world can see it.
-    fn served(&self, id: EventId) -> Result<Option<Record<'_>>> {
+    pub(crate) fn served(&self, id: EventId) -> Result<Option<Record<'_>>> {
         let tables = &self.store.tables;
         let Some(seq) = tables.ids.get(&self.txn, &id.0)? else { return Ok(None) };
         let missing = StoreError::Damaged("an id without its event");
@@ -120,7 +120,7 @@ impl Batch<'_> {
         Ok(withdrawn.filter(|stamp| supersedes(*stamp, event.stamp())).map(|_| Gone::Withdrawn))
     }
 
-    fn served_at(&self, coordinate: &Coordinate) -> Result<Option<Record<'_>>> {
+    pub(crate) fn served_at(&self, coordinate: &Coordinate) -> Result<Option<Record<'_>>> {
         let tables = &self.store.tables;
         match tables.coordinates.get(&self.txn, &self.store.digest.coordinate(coordinate))? {
             Some(seq) => {

@@ -29,6 +29,7 @@ mod refused;
 mod scan;
 mod schema;
 mod store;
+mod sweep;
 mod work;
 
 pub use batch::Batch;

@@ -25,6 +25,13 @@ impl EventId {
     pub fn from_note(text: &str) -> Option<Self> {
         super::keys::from_bech32("note", text).map(Self)
     }
+
+    /// Reads the `nevent1…` form (NIP-19): where it may be found and whose it is are left aside.
+    #[must_use]
+    pub fn from_nevent(text: &str) -> Option<Self> {
+        let fields = super::keys::fields("nevent", text)?;
+        fields.get(&0)?.as_slice().try_into().ok().map(Self)
+    }
 }
 
 impl fmt::Display for EventId {
@@ -241,6 +248,16 @@ impl Coordinate {
             _ => return None,
         };
         Some(Self { kind, pubkey, d })
+    }
+
+    /// Reads the `naddr1…` form (NIP-19): where it may be found is left aside.
+    #[must_use]
+    pub fn from_naddr(text: &str) -> Option<Self> {
+        let fields = super::keys::fields("naddr", text)?;
+        let kind = u32::from_be_bytes(fields.get(&3)?.as_slice().try_into().ok()?);
+        let pubkey = PublicKey(fields.get(&2)?.as_slice().try_into().ok()?);
+        let d = String::from_utf8(fields.get(&0)?.clone()).ok()?;
+        Some(Self { kind: u16::try_from(kind).ok()?, pubkey, d })
     }
 }
 

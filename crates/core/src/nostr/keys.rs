@@ -1,7 +1,9 @@
 //! Public keys: 32 bytes, written as hex in events and as `npub1…` in paths.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use bech32::primitives::decode::CheckedHrpstring;
 use bech32::{Bech32, Hrp};
 
 use super::hex;
@@ -39,6 +41,25 @@ pub(super) fn from_bech32(prefix: &str, text: &str) -> Option<[u8; 32]> {
     let (found, bytes) = bech32::decode(text).ok()?;
     let bytes: [u8; 32] = bytes.try_into().ok().filter(|_| found.as_str() == prefix)?;
     (bech32::encode::<Bech32>(found, &bytes).is_ok_and(|canonical| canonical == text)).then_some(bytes)
+}
+
+/// Reads numbered fields behind a prefix in bech32 (the TLV of NIP-19): of fields with the same number the first.
+pub(super) fn fields(prefix: &str, text: &str) -> Option<BTreeMap<u8, Vec<u8>>> {
+    let checked = CheckedHrpstring::new::<Bech32>(text).ok().filter(|checked| checked.hrp().as_str() == prefix)?;
+    let bytes: Vec<u8> = checked.byte_iter().collect();
+    let mut rest = bytes.as_slice();
+    let mut fields = BTreeMap::new();
+    while let [number, len, behind @ ..] = rest {
+        let (value, others) = behind.split_at_checked(usize::from(*len))?;
+        fields.entry(*number).or_insert_with(|| value.to_vec());
+        rest = others;
+    }
+    rest.is_empty().then_some(fields)
+}
+
+/// Whether a text is sound bech32 with one of these prefixes.
+pub(crate) fn is_bech32(prefixes: &[&str], text: &str) -> bool {
+    CheckedHrpstring::new::<Bech32>(text).is_ok_and(|checked| prefixes.contains(&checked.hrp().as_str()))
 }
 
 impl fmt::Display for PublicKey {

@@ -243,7 +243,7 @@ impl Registrar {
         }
         // There may have been another reason for the same while it was done.
         let retires = || todo.pull.is_none() && self.lanes.has(&Task::Retire(todo.site.clone()));
-        let again = self.lanes.has(&task_of(&todo)) || retires();
+        let again = self.lanes.has(&task_of(&todo)) || retires() || self.is_bereft(&todo);
         if !again && self.todos.remove(&todo) {
             self.write(Write::Done(todo));
         }

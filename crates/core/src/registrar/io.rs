@@ -24,9 +24,11 @@ pub enum Input {
     Ready,
     /// The operator has other rules. They differ in what is wanted, not in what this service is.
     Rules(Arc<Rules>),
-    /// A served event that is unwanted, or whose author is: told of all there are at the beginning and after
-    /// [`Input::Rules`], in slices.
+    /// A served event that is unwanted, or whose author is, or that is about nothing but banned repositories: told of all
+    /// there are at the beginning and after [`Input::Rules`], in slices ([`Sweep`](super::sweep::Sweep)).
     Unwanted(Summary),
+    /// Nothing is left that would have to go with a banned repository.
+    Swept(RepoId),
     /// Somebody offers an event. Exactly one [`Output::Reply`] answers.
     Submitted(Submission),
     /// A served event's own time (NIP-40) is over.

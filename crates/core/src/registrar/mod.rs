@@ -15,6 +15,7 @@ pub mod push;
 mod quarry;
 mod removal;
 mod review;
+pub mod sweep;
 pub mod uploads;
 pub mod views;
 mod work;
@@ -71,6 +72,8 @@ pub struct Registrar {
     asking: VecDeque<Purpose>,
     /// Repositories that are to be looked at because there are other rules.
     review: VecDeque<RepoId>,
+    /// Banned repositories that have gone, while what is about them is looked for.
+    bereft: BTreeSet<RepoId>,
 }
 
 impl Registrar {
@@ -94,6 +97,7 @@ impl Registrar {
             asked: None,
             asking: VecDeque::new(),
             review: VecDeque::new(),
+            bereft: BTreeSet::new(),
         }
     }
 
@@ -196,7 +200,7 @@ impl Registrar {
         let Some(announcement) = self.rules.announcement(event) else { return };
         let repo = announcement.repo.clone();
         let stamp = announcement.stamp;
-        let exception = !announcement.is_hosted();
+        let exception = !announcement.is_hosted() && !policy::is_left(&self.catalog, &repo);
         if exception {
             self.write(Write::Except(stamp.id));
         }
@@ -420,7 +424,8 @@ impl Machine for Registrar {
             Input::Restored(restored) => return self.restore(now, restored),
             Input::Ready => self.ready(),
             Input::Rules(rules) => self.change_rules(Rules::clone(&rules)),
-            Input::Unwanted(summary) => self.unwanted(&summary),
+            Input::Unwanted(summary) => self.remove(&summary, Place::Served),
+            Input::Swept(repo) => self.swept(repo),
             Input::Submitted(submission) => self.submitted(now, submission),
             Input::Expired(summary) => self.remove(&summary, Place::Served),
             Input::Purged(summary) => self.forget_refs(&summary),

@@ -11,7 +11,7 @@ use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::nostr::{PublicKey, kinds, supersedes};
 use crate::repo::catalog::Place;
-use crate::repo::{Identifier, RepoId, Site};
+use crate::repo::{Announcement, Identifier, RepoId, Site};
 
 impl Registrar {
     /// Kind 5: own targets go, wherever they stand, and every target is remembered so that it cannot come back (D-05).
@@ -83,7 +83,8 @@ impl Registrar {
         };
         let slots = self.catalog.announcement(&new.repo).cloned().unwrap_or_default();
         for (place, old) in [(Place::Served, slots.served), (Place::Held, slots.held)] {
-            if let Some(old) = old.filter(|old| old.listed && supersedes(new.stamp, old.stamp)) {
+            let ends = |old: &Announcement| policy::is_withdrawn(place, old) && supersedes(new.stamp, old.stamp);
+            if let Some(old) = old.filter(ends) {
                 let summary = Summary {
                     id: old.stamp.id,
                     author: new.repo.owner,
@@ -228,6 +229,7 @@ impl Registrar {
             self.todo(Todo { site: Site::Announced(repo), pull: None });
         }
         for repo in std::mem::take(&mut self.touched) {
+            self.bereave(&repo);
             self.wish(Output::Hosting(repo));
         }
     }

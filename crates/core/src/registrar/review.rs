@@ -3,13 +3,17 @@
 //!
 //! All repositories are looked at again in slices, by [`wake`](crate::machine::Machine::wake): the store first, with a note
 //! of what is to be done about the folder, then git, as with every removal. A process that ends in between begins again at
-//! the next start, because what is banned is found by the lists alone.
+//! the next start, because what is banned is found by the lists alone. What is about a banned repository follows it, by
+//! [`sweep`](super::sweep); the note stays until that is done, too.
+
+use std::ops::Bound;
 
 use super::Registrar;
-use super::io::Summary;
+use super::finish::todo_of;
+use super::io::{Summary, Todo};
 use super::lanes::Task;
-use super::policy::Rules;
 use super::policy::lists::Lists;
+use super::policy::{Mode, Rules};
 use super::purgatory::{Waiting, What};
 use crate::limits;
 use crate::nostr::event::{EventId, Stamp};
@@ -22,6 +26,9 @@ impl Registrar {
     pub(super) fn change_rules(&mut self, rules: Rules) {
         self.rules = rules;
         self.review = self.catalog.repositories().map(|(repo, _)| repo).collect();
+        for repo in self.find_bereft() {
+            self.swept(repo);
+        }
         self.drop_banned_held();
         self.review_some();
     }
@@ -33,6 +40,7 @@ impl Registrar {
             let repositories = self.catalog.repositories().map(|(repo, _)| repo);
             self.review = repositories.filter(|repo| lists.bans(repo)).collect();
         }
+        self.find_bereft();
         self.drop_banned_held();
         self.review_some();
         for site in self.perhaps_behind() {
@@ -76,10 +84,52 @@ impl Registrar {
         }
     }
 
-    /// A served event that an unwanted author has made, or that is unwanted itself.
-    pub(super) fn unwanted(&mut self, event: &Summary) {
-        if self.rules.lists.bans_event(event.author, event.id) {
-            self.remove(event, Place::Served);
+    /// The next banned repository that has gone and that others may still be about, behind another. Nobody can tell while
+    /// repositories are to be looked at.
+    #[must_use]
+    pub fn bereft(&self, behind: Option<&RepoId>) -> Option<&RepoId> {
+        let rest = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.bereft.range::<RepoId, _>(rest).next().filter(|_| self.review.is_empty())
+    }
+
+    /// Finds out which banned repositories have gone, by the notes about their folders, and by name. Gives those that are
+    /// not banned any more.
+    fn find_bereft(&mut self) -> Vec<RepoId> {
+        let noted = self.todos.iter().filter_map(|todo| match (&todo.site, todo.pull) {
+            (Site::Announced(repo), None) => Some(repo),
+            _ => None,
+        });
+        let gone = noted.chain(self.rules.lists.banned.repositories()).filter(|repo| self.is_banished(repo));
+        let gone = gone.cloned().collect();
+        let before = std::mem::replace(&mut self.bereft, gone);
+        before.difference(&self.bereft).cloned().collect()
+    }
+
+    /// Whether a repository is banned and has gone.
+    fn is_banished(&self, repo: &RepoId) -> bool {
+        let lists = &self.rules.lists;
+        let banned = lists.bans(repo) || lists.unwanted.authors.contains(&repo.owner);
+        banned && self.rules.mode == Mode::Grasp && self.catalog.announcement(repo).is_none()
+    }
+
+    /// If a repository has just been banished, what is about it is looked for.
+    pub(super) fn bereave(&mut self, repo: &RepoId) {
+        if self.is_banished(repo) && self.bereft.insert(repo.clone()) {
+            self.todo(Todo { site: Site::Announced(repo.clone()), pull: None });
+        }
+    }
+
+    /// Whether a note must outlive the work on the folder.
+    pub(super) fn is_bereft(&self, todo: &Todo) -> bool {
+        todo.pull.is_none() && matches!(&todo.site, Site::Announced(repo) if self.bereft.contains(repo))
+    }
+
+    /// Nothing is left to look for: when nothing is left to do about the folder either, the note goes.
+    pub(super) fn swept(&mut self, repo: RepoId) {
+        self.bereft.remove(&repo);
+        let task = Task::Align(Site::Announced(repo));
+        if self.todos.contains(&todo_of(&task)) {
+            self.lanes.add(task);
         }
     }
 
@@ -87,9 +137,13 @@ impl Registrar {
     fn drop_banned_held(&mut self) {
         let lists = &self.rules.lists;
         let unwanted = |(id, waiting): &(EventId, &Waiting)| {
-            let banned = |repo: &RepoId| lists.bans(repo);
-            let repo = if let What::Announcement(repo) = &waiting.what { Some(repo) } else { None };
-            lists.bans_event(waiting.author, *id) || repo.is_some_and(banned)
+            let banned = match &waiting.what {
+                What::Announcement(repo) => lists.bans(repo),
+                What::State(_) => false,
+                // One of which nothing may be offered here.
+                What::PullRequest(_, sites) => !sites.is_empty() && sites.iter().all(|site| lists.bans(site.repo())),
+            };
+            banned || lists.bans_event(waiting.author, *id)
         };
         let gone: Vec<EventId> = self.purgatory.iter().filter(unwanted).map(|(id, _)| id).collect();
         for id in gone {

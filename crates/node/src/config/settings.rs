@@ -473,23 +473,23 @@ pub(crate) const SETTINGS: &[Setting] = &[
         shape: Shape::List,
         default: Fallback::Value(""),
         help: "If set, of the repositories that list this service only these are newly taken in: npub, \
-               npub/identifier or identifier, separated by commas. What is hosted already stays.",
+               npub/identifier, naddr or identifier, separated by commas. What is hosted already stays.",
     },
     Setting {
         name: "REPOSITORY_BLACKLIST",
         section: MODERATION,
         shape: Shape::List,
         default: Fallback::Value(""),
-        help: "Repositories that have no place here, whatever else speaks for them: npub, npub/identifier or \
-               identifier, separated by commas. What is here of them is removed.",
+        help: "Repositories that have no place here, whatever else speaks for them: npub, npub/identifier, naddr or \
+               identifier, separated by commas. What is here of them is removed, and what is about nothing else here.",
     },
     Setting {
         name: "EVENT_BLACKLIST",
         section: MODERATION,
         shape: Shape::List,
         default: Fallback::Value(""),
-        help: "Authors (npub) and single events (note1…) that have no place here; 64 hex digits may be either. What is \
-               here of them is removed.",
+        help: "Authors (npub) and single events (note1…, nevent1…) that have no place here; 64 hex digits may be \
+               either. What is here of them is removed.",
     },
     Setting {
         name: "ARCHIVE_ALL",
@@ -504,7 +504,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         section: MODERATION,
         shape: Shape::List,
         default: Fallback::Value(""),
-        help: "Repositories to keep also if they do not list this service (GRASP-05): npub, npub/identifier or \
+        help: "Repositories to keep also if they do not list this service (GRASP-05): npub, npub/identifier, naddr or \
                identifier, separated by commas. A bare identifier means everybody's repository of that name.",
     },
     Setting {

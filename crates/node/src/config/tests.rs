@@ -203,6 +203,8 @@ fn repo(name: &str) -> grasp_core::repo::RepoId {
     grasp_core::repo::RepoId { owner, identifier: grasp_core::repo::Identifier::new(name).expect("a name") }
 }
 
+const NOTE: &str = "note1fntxtkcy9pjwucqwa9mddn7v03wwwsu9j330jj350nvhpky2tuaspk6nqc";
+
 #[test]
 fn lists_stand_in_place_or_in_a_file() {
     let file = "# why\n\nmalware\n  my repo   # spaces belong to names\nnot#acomment\r\n";
@@ -228,6 +230,8 @@ fn a_wrong_entry_is_named_with_its_line() {
         ("@missing", "", "missing cannot be read"),
         ("a/b", "", "`a/b` has no public key"),
         (secret.as_str(), "", "an entry is a private key"),
+        ("@l", "naddr1nonsense\n", "l: line 1: `naddr1nonsense` is not the address of a repository"),
+        (NOTE, "", "is an event or a profile; here are repositories"),
     ] {
         let errors = errors(&[("REPOSITORY_WHITELIST", value)], &[], &[("l", file)]);
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -244,11 +248,10 @@ fn a_wrong_entry_is_named_with_its_line() {
 #[test]
 fn unwanted_events_are_authors_and_ids() {
     use grasp_core::nostr::{EventId, PublicKey};
-    let note = "note1fntxtkcy9pjwucqwa9mddn7v03wwwsu9j330jj350nvhpky2tuaspk6nqc";
-    let value = format!("{NPUB},{note},{}", "ab".repeat(32));
+    let value = format!("{NPUB},{NOTE},{}", "ab".repeat(32));
     let lists = config(&[("EVENT_BLACKLIST", &value)], &[], &[]).config.lists;
     let (key, nobody) = (PublicKey::from_hex(HEX).expect("hex"), PublicKey([1; 32]));
-    let id = EventId::from_note(note).expect("a note");
+    let id = EventId::from_note(NOTE).expect("a note");
     assert!(lists.bans_event(key, EventId([0; 32])) && lists.bans_event(nobody, id));
     assert!(lists.bans_event(nobody, EventId([0xab; 32])) && lists.bans_event(PublicKey([0xab; 32]), EventId([0; 32])));
     assert!(!lists.bans_event(nobody, EventId([0; 32])));

@@ -81,7 +81,10 @@ impl StatusBoard {
         let is_served = |site: &Site| match site {
             Site::Announced(_) => directory.open(site).is_some_and(|open| open.place == Place::Served),
             // Anybody may submit; what there is of it is known once it has a ref.
-            Site::Submitted(_) => directory.cached(site).is_some_and(|known| known.refs.iter().next().is_some()),
+            Site::Submitted(_) => {
+                let has_refs = |site| directory.cached(site).is_some_and(|known| known.refs.iter().next().is_some());
+                directory.open(site).is_some() && has_refs(site)
+            }
         };
         let (html, json) = render(&Status {
             name: &config.relay_name,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::machine::Machine;
-use grasp_core::nostr::Signed;
 use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Summary};
+use grasp_core::registrar::io::Input;
 use grasp_core::registrar::order::{Order, Outcome, Work};
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::policy::lists::Lists;
+use grasp_core::registrar::sweep::Sweep;
 use grasp_core::time::Moment;
 
 use super::batch::Batch;
@@ -81,24 +81,28 @@ impl House {
         Ok(committed)
     }
 
-    /// Looks up who is unwanted, an event at a time, and lets repositories that are to be looked at again be so.
+    /// Looks up what has no place here any more, an event at a time, and lets repositories be looked at again that are to
+    /// be.
     fn sweep(&mut self) -> Result<(), Crashed> {
+        let mut sweep = Sweep::of(&self.registrar.rules().lists);
         loop {
-            let lists = self.registrar.rules().lists.clone();
-            let unwanted = |event: &&Arc<Signed>| lists.bans_event(event.pubkey, event.id);
-            let found = self.memory.served_events().find(unwanted).map(|event| Summary::of(event));
             let review = self.registrar.alarm().is_some_and(|(_, why)| why == "there are other rules");
+            if !review && sweep.is_over(&self.registrar) {
+                return Ok(());
+            }
             let mut batch = Batch::default();
-            match found {
-                Some(summary) => self.tell(&mut batch, Input::Unwanted(summary)),
-                None if review => {
-                    self.registrar.wake(self.now);
-                    self.drain(&mut batch);
-                }
-                None => return Ok(()),
+            self.registrar.wake(self.now);
+            self.drain(&mut batch);
+            let Ok(inputs) = sweep.next(&self.registrar, &self.memory, 1);
+            for input in inputs {
+                self.tell(&mut batch, input);
             }
             if !self.conclude(batch)? {
                 return Ok(());
+            }
+            // Git is at work meanwhile.
+            if !self.lazy {
+                self.step(0)?;
             }
         }
     }

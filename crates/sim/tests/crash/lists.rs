@@ -1,7 +1,9 @@
 //! The operator bans things and takes that back: whenever the world ends, everything ends as if it had not, and nothing
 //! that was banned stays away when it is not any more.
 
+use grasp_core::nostr::kinds;
 use grasp_core::registrar::policy::lists::{Archive, Entries, Entry, Lists};
+use grasp_core::repo::Site;
 use grasp_sim::author::Author;
 use grasp_sim::cast::{m, main_at, o, oid, x};
 use grasp_sim::house::{Wish, service};
@@ -58,6 +60,44 @@ fn what_was_banned_comes_back() {
     acts.extend(hosting(&[]));
     let (house, _) = Script { before, acts }.survives();
     main_is(&house, &o(), Some('a'));
+}
+
+/// A discussion of two repositories, of which one is banned, by any of its names: what is about that alone goes, however far
+/// the last process came.
+#[test]
+fn a_ban_takes_what_is_about_the_repository() {
+    let (gone, here) = (o().repo("tool"), m().repo("spare"));
+    let issue = x().issue(300, &gone);
+    let comment = x().comment(301, &issue);
+    let both = x().sign(kinds::ISSUE, 302, &[&["a", &gone], &["a", &here]], "");
+    let pull = x().pull_request(303, &[&gone], &oid('c'));
+    let mut before = hosting(&[]);
+    let spare = Site::Announced(m().repo_id("spare"));
+    before.extend([
+        Act::Submit(m().listed(&service(), "spare", 100, &[])),
+        Act::Submit(m().state("spare", 101, &[("refs/heads/main", &oid('a'))])),
+        Act::Push(Wish::new(spare).set("refs/heads/main", &oid('a')).bring(&[&oid('a')])),
+    ]);
+    before.extend([&issue, &comment, &both, &pull].map(|event| Act::Submit(event.clone())));
+    before.extend([
+        Act::Push(Wish::new(tool(&o())).pull(pull.id, &oid('c')).bring(&[&oid('b')])),
+        Act::Submit(x().comment(304, &pull)),
+        Act::Submit(x().comment(305, &comment)),
+        Act::Submit(x().comment(306, &both)),
+    ]);
+    for list in [&only(&o()), "tool", &o().key().npub()] {
+        let script = Script { before: before.clone(), acts: vec![Act::Rule(banned(&[list]))] };
+        let (mut house, _) = script.survives();
+        let left: Vec<u64> = house.memory().served_events().map(|event| event.created_at.0).collect();
+        assert_eq!(left, [100, 101, 302, 306], "{list}");
+        assert_eq!(house.git().sites().count(), 1);
+    }
+    // It comes back with its repository, also if that is banned no more while it goes.
+    let mut acts = vec![Act::Rule(banned(&["tool"])), Act::Rule(Lists::default())];
+    acts.extend(hosting(&[]));
+    acts.extend([issue, comment].map(Act::Submit));
+    let (mut house, _) = Script { before, acts }.survives();
+    assert_eq!(house.memory().served_events().filter(|event| [300, 301].contains(&event.created_at.0)).count(), 2);
 }
 
 /// What waits goes, too.

@@ -224,11 +224,59 @@ fn what_is_archived_no_more_is_left_alone_until_it_is_banned() {
     assert!(house.git().site(&Site::Announced(tool(&o()))).is_some(), "its folder is kept");
     house.restart();
     assert!(house.git().site(&Site::Announced(tool(&o()))).is_some(), "and stays");
+    // What is served of it stays what holds.
+    let newer = o().unlisted("tool", 200, &[&m()]);
+    says(&mut house, &newer, SERVED);
+    house.restart();
+    stands(&house, &[&newer, &state], &[]);
     house.rule(archive(Archive::Everything, true));
     assert_eq!(house.hosted(), [tool(&o())], "as if nothing had been");
     house.rule(banned(&["tool"]));
     stands(&house, &[], &[]);
     assert!(house.git().site(&Site::Announced(tool(&o()))).is_none());
+}
+
+/// Whoever leaves an archived service is not served under an old announcement: the new one takes its place, the address is
+/// closed, the data is kept. Whoever comes back is hosted as before.
+#[test]
+fn what_leaves_an_archived_service_is_kept_up_to_date_and_closed() {
+    let mut house = house(archive(Archive::Services(vec![other()]), true));
+    let (announcement, state) = (o().listed(&other(), "tool", 100, &[&m()]), main_at(&o(), 101, 'a'));
+    says(&mut house, &announcement, HELD);
+    says(&mut house, &state, HELD);
+    pushed(&mut house, &state, &o());
+    assert_eq!(house.hosted(), [tool(&o())]);
+    for (at, maintainers) in [(200, vec![]), (300, vec![x()])] {
+        let maintainers: Vec<&Author> = maintainers.iter().collect();
+        let left = o().unlisted("tool", at, &maintainers);
+        says(&mut house, &left, SERVED);
+        says(&mut house, &announcement, OLD);
+        for _ in 0..2 {
+            stands(&house, &[&left, &state], &[]);
+            assert_eq!(house.hosted(), []);
+            assert!(house.git().site(&Site::Announced(tool(&o()))).is_some(), "its folder is kept");
+            house.restart();
+        }
+        says(&mut house, &main_at(&m(), at, 'b'), NO_ANNOUNCEMENT);
+        says(&mut house, &o().listed(&service(), "tool", at + 1, &[]), NOT_ARCHIVED);
+    }
+    let back = o().listed(&other(), "tool", 400, &[]);
+    house.submit(&back);
+    assert_eq!(house.hosted(), [tool(&o())]);
+    stands(&house, &[&back, &state], &[]);
+    assert_eq!(house.refs(&Site::Announced(tool(&o()))).get("refs/heads/main"), Some(&oid('a')));
+}
+
+/// What only waits is not served later under an old announcement either, and that one cannot come back.
+#[test]
+fn what_leaves_an_archived_service_before_its_data_came_is_let_go() {
+    let mut house = house(archive(Archive::Services(vec![other()]), true));
+    let announcement = o().listed(&other(), "tool", 100, &[]);
+    says(&mut house, &announcement, HELD);
+    says(&mut house, &o().unlisted("tool", 200, &[]), DELISTED);
+    stands(&house, &[], &[]);
+    says(&mut house, &announcement, WITHDRAWN);
+    says(&mut house, &o().listed(&other(), "tool", 300, &[]), HELD);
 }
 
 /// A version that does not name this service any more ends hosting, unless the operator keeps it.

@@ -17,3 +17,4 @@ mod rules;
 mod states;
 mod storage;
 mod sync;
+mod threads;

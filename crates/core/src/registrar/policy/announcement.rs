@@ -4,13 +4,13 @@ use super::World;
 use crate::nostr::event::Event;
 use crate::nostr::reason::{Known, Need, Refusal, Verdict};
 use crate::nostr::{PublicKey, Signed, kinds, supersedes};
-use crate::repo::catalog::Slots;
-use crate::repo::{Announcement, Catalog};
+use crate::repo::catalog::{Place, Slots};
+use crate::repo::{Announcement, Catalog, RepoId};
 use crate::storage::Mark;
 
 impl World<'_> {
     /// In this order (G1-09): it names this service and that is enough; the operator keeps it anyway; somebody who is
-    /// hosted here names its author.
+    /// hosted here names its author, or the operator kept an older version.
     pub(super) fn announcement(self, event: &Signed) -> Verdict {
         let Some(new) = self.rules.announcement(event) else {
             return Verdict::Refuse(Refusal::Identifier);
@@ -24,6 +24,7 @@ impl World<'_> {
             // So that the chain of maintainers can be walked (G1-08): it is hosted if it names this service.
             Some(_) if self.is_invited(&new) && new.listed => self.hosted(&new, slots, bytes),
             Some(_) if self.is_invited(&new) => Verdict::Accept,
+            Some(_) if !new.listed && is_left(self.catalog, &new.repo) => Verdict::Accept,
             Some(_) if withdraws(self.catalog, &new) => Verdict::Refuse(Refusal::Delisted),
             Some(refusal) => Verdict::Refuse(refusal),
         }
@@ -84,11 +85,26 @@ impl World<'_> {
     }
 }
 
-/// Whether an announcement takes the repository away from here: an older version named this service, this one does not
-/// (G1-10, G1-14). What the operator keeps stays.
+/// Whether an announcement takes the repository away from here: an older version named this service, or waited to be
+/// hosted, this one does not (G1-10, G1-14). What the operator keeps stays.
 pub(in crate::registrar) fn withdraws(catalog: &Catalog, new: &Announcement) -> bool {
-    let hosted =
-        |old: &Option<Announcement>| old.as_ref().is_some_and(|old| old.listed && supersedes(new.stamp, old.stamp));
+    let hosted = |(place, old): (Place, &Option<Announcement>)| {
+        old.as_ref().is_some_and(|old| is_withdrawn(place, old) && supersedes(new.stamp, old.stamp))
+    };
     !new.is_hosted()
-        && catalog.announcement(&new.repo).is_some_and(|slots| hosted(&slots.served) || hosted(&slots.held))
+        && catalog
+            .announcement(&new.repo)
+            .is_some_and(|slots| [(Place::Served, &slots.served), (Place::Held, &slots.held)].into_iter().any(hosted))
+}
+
+/// Whether an announcement that is here ends with one that takes the repository away.
+pub(in crate::registrar) fn is_withdrawn(place: Place, old: &Announcement) -> bool {
+    place == Place::Held || old.listed
+}
+
+/// Whether a repository is, or was, kept by the operator alone. Its newer announcements are served whatever they name, so
+/// that nobody takes an old one for what holds: if they lead away from what is archived, it is left alone as it is.
+pub(in crate::registrar) fn is_left(catalog: &Catalog, repo: &RepoId) -> bool {
+    let served = catalog.announcement(repo).and_then(|slots| slots.served.as_ref());
+    served.is_some_and(|served| !served.listed && !served.exception)
 }

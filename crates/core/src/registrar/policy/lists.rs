@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::nostr::PublicKey;
-use crate::nostr::event::{Event, EventId};
+use crate::nostr::event::{Coordinate, Event, EventId};
+use crate::nostr::{PublicKey, keys, kinds};
 use crate::repo::{Announcement, Identifier, RepoId, Service};
 
 /// One line of a list of repositories.
@@ -30,6 +30,10 @@ pub enum BadEntry {
     Secret,
     /// What should name a repository cannot.
     Identifier,
+    /// What should be the address of a repository is none.
+    Address,
+    /// It is an event, and only repositories are asked for.
+    Event,
     /// It is neither a public key nor the id of an event.
     Author,
 }
@@ -40,13 +44,17 @@ impl fmt::Display for BadEntry {
             Self::Key => "has no public key (npub1… or 64 hex digits) before the slash",
             Self::Secret => "is a private key; it is not shown here, and whoever has read this file has it now",
             Self::Identifier => "cannot name a repository",
-            Self::Author => "is neither a public key (npub1… or 64 hex digits) nor the id of an event (note1…)",
+            Self::Address => "is not the address of a repository (a sound naddr1… of kind 30617)",
+            Self::Event => "is an event or a profile; here are repositories (npub1…, npub1…/identifier, naddr1… or identifier)",
+            Self::Author => {
+                "is neither a public key (npub1… or 64 hex digits) nor an event (a sound note1… or nevent1…, or 64 hex digits)"
+            }
         })
     }
 }
 
 impl Entry {
-    /// Reads `npub`, `npub/identifier` or `identifier`; keys may be written in hex.
+    /// Reads `npub`, `npub/identifier`, `naddr` or `identifier`; keys may be written in hex.
     pub fn read(text: &str) -> Result<Self, BadEntry> {
         if text.starts_with("nsec1") {
             return Err(BadEntry::Secret);
@@ -58,8 +66,14 @@ impl Entry {
         }
         match public_key(text) {
             Some(owner) => Ok(Self::Owner(owner)),
-            // A misspelt key must not silently become a name that nobody has.
+            None if text.starts_with("naddr1") => {
+                let address = Coordinate::from_naddr(text).filter(|address| address.kind == kinds::ANNOUNCEMENT);
+                let repo = address.as_ref().and_then(RepoId::of);
+                repo.map(Self::Repository).ok_or(BadEntry::Address)
+            }
+            // What is misspelt, or something else, must not silently become a name that nobody has.
             None if text.starts_with("npub1") => Err(BadEntry::Key),
+            None if keys::is_bech32(&["note", "nevent", "nprofile"], text) => Err(BadEntry::Event),
             None => Identifier::new(text).map(Self::Name).ok_or(BadEntry::Identifier),
         }
     }
@@ -96,6 +110,11 @@ impl Entries {
         self.owners.len() + self.repositories.len() + self.names.len()
     }
 
+    /// Those that are meant one by one.
+    pub(in crate::registrar) fn repositories(&self) -> impl Iterator<Item = &RepoId> {
+        self.repositories.iter()
+    }
+
     /// Whether all that another list says is said here.
     fn includes(&self, other: &Self) -> bool {
         self.owners.is_superset(&other.owners)
@@ -128,15 +147,15 @@ pub struct Unwanted {
 }
 
 impl Unwanted {
-    /// Reads a public key (`npub1…` or hex) or the id of an event (`note1…`, or hex: 64 digits may be either, so both are
-    /// meant).
+    /// Reads a public key (`npub1…` or hex) or the id of an event (`note1…`, `nevent1…`, or hex: 64 digits may be either, so
+    /// both are meant).
     pub fn add(&mut self, text: &str) -> Result<(), BadEntry> {
         if text.starts_with("nsec1") {
             return Err(BadEntry::Secret);
         }
         if let Some(author) = PublicKey::from_npub(text) {
             self.authors.insert(author);
-        } else if let Some(id) = EventId::from_note(text) {
+        } else if let Some(id) = EventId::from_note(text).or_else(|| EventId::from_nevent(text)) {
             self.events.insert(id);
         } else if let Some(id) = EventId::from_hex(text) {
             // Nobody can tell them apart, and nobody's key is the id of somebody else's event.
@@ -241,5 +260,66 @@ impl Lists {
         };
         let writable = self.read_only || !old.read_only;
         !(whitelisted && banned && unwanted && archived && writable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nostr::event::{EventId as Id, Kind};
+    use nostr::key::PublicKey as Key;
+    use nostr::nips::nip01::Coordinate as Address;
+    use nostr::nips::nip19::{Nip19Coordinate, Nip19Event, Nip19Profile, ToBech32};
+    use nostr::types::RelayUrl;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::from_hex(&"11".repeat(32)).expect("a key")
+    }
+
+    fn relays() -> Vec<RelayUrl> {
+        vec![RelayUrl::parse("wss://relay.example/path").expect("a relay")]
+    }
+
+    fn naddr(kind: u16, d: &str) -> String {
+        let address = Address::new(Kind::from(kind), key()).identifier(d);
+        Nip19Coordinate::new(address, relays()).to_bech32().expect("an address")
+    }
+
+    #[test]
+    fn repositories_by_their_address() {
+        let repo = RepoId {
+            owner: PublicKey::from_hex(&"11".repeat(32)).expect("a key"),
+            identifier: Identifier::new("my 🚀 repo").expect("a name"),
+        };
+        let good = naddr(30_617, "my 🚀 repo");
+        assert_eq!(Entry::read(&good), Ok(Entry::Repository(repo)));
+        let (event, cut) = (naddr(30_023, "my 🚀 repo"), &good[..good.len() - 1]);
+        for bad in [event.as_str(), cut, &naddr(30_618, "x"), &naddr(30_617, ""), &good.replace('q', "p"), "naddr1"] {
+            assert_eq!(Entry::read(bad), Err(BadEntry::Address), "{bad}");
+        }
+        let nevent = Nip19Event::new(Id::from_byte_array([7; 32])).to_bech32().expect("an event");
+        let nprofile = Nip19Profile::new(key(), relays()).to_bech32().expect("a profile");
+        for bad in [nevent, nprofile] {
+            assert_eq!(Entry::read(&bad), Err(BadEntry::Event), "{bad}");
+        }
+        let name = Entry::Name(Identifier::new("note1taker").expect("a name"));
+        assert_eq!(Entry::read("note1taker"), Ok(name), "some are called so");
+    }
+
+    #[test]
+    fn events_with_hints() {
+        let id = Id::from_byte_array([7; 32]);
+        let bare = Nip19Event::new(id);
+        let full = Nip19Event::new(id).author(key()).kind(Kind::from(1_621)).relays(relays());
+        for event in [bare, full] {
+            let text = event.to_bech32().expect("an event");
+            let mut unwanted = Unwanted::default();
+            assert_eq!(unwanted.add(&text), Ok(()));
+            assert_eq!(unwanted, Unwanted { events: BTreeSet::from([EventId([7; 32])]), ..Unwanted::default() });
+            for bad in [&text[..text.len() - 1], &text.replace('q', "p"), &naddr(30_617, "x"), "nevent1"] {
+                assert_eq!(Unwanted::default().add(bad), Err(BadEntry::Author), "{bad}");
+            }
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::repo::{Announcement, Catalog, RepoId, Service, Site};
 use crate::storage::{Mark, Quotas};
 use crate::time::Timestamp;
 
-pub(super) use announcement::withdraws;
+pub(super) use announcement::{is_left, is_withdrawn, withdraws};
 pub(super) use deletion::is_own_relay_named;
 use lists::Lists;
 
@@ -129,6 +129,22 @@ impl Rules {
         sites.sort_unstable();
         sites.dedup();
         sites
+    }
+
+    /// Whether what is submitted, or what it is for, has no place here.
+    pub(super) fn bans_submission(&self, sites: &[Site], request: &PullRequest) -> bool {
+        sites.iter().map(Site::repo).chain(&request.targets).any(|repo| self.lists.bans(repo))
+    }
+
+    /// Whether an event is welcome for its own sake, whatever it belongs to.
+    pub(super) fn stands_alone(&self, event: &Event) -> bool {
+        let submitted = |request| {
+            let sites = self.submissions_of(event.pubkey, &request);
+            !sites.is_empty() && !self.bans_submission(&sites, &request)
+        };
+        matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE | kinds::GRASP_LIST)
+            || self.owner == Some(event.pubkey)
+            || PullRequest::read_if(event).is_some_and(submitted)
     }
 
     /// Which facts the judgement on an event will need.

@@ -17,8 +17,7 @@ impl World<'_> {
             if sites.is_empty() {
                 return Verdict::Refuse(Refusal::Unrelated);
             }
-            let lists = &self.rules.lists;
-            if sites.iter().any(|site| lists.bans(site.repo())) || request.targets.iter().any(|repo| lists.bans(repo)) {
+            if self.rules.bans_submission(&sites, &request) {
                 return Verdict::Refuse(Refusal::Banned);
             }
             // It makes a repository, or lets one grow that nobody here asked for.

@@ -2,7 +2,6 @@
 
 use super::World;
 use crate::nostr::event::Event;
-use crate::nostr::kinds;
 use crate::nostr::reason::{Refusal, Verdict};
 use crate::registrar::io::Facts;
 
@@ -10,7 +9,10 @@ impl World<'_> {
     /// An event is wanted if it references something served or something served references it (G1-31). What waits in
     /// purgatory does not count, or garbage would attach to repositories that never come to be (G1-34).
     pub(super) fn related(self, event: &Event, facts: &Facts) -> Verdict {
-        let welcome = event.kind == kinds::GRASP_LIST || self.rules.owner == Some(event.pubkey);
-        if welcome || facts.anchored || facts.named { Verdict::Accept } else { Verdict::Refuse(Refusal::Unrelated) }
+        if self.rules.stands_alone(event) || facts.anchored || facts.named {
+            Verdict::Accept
+        } else {
+            Verdict::Refuse(Refusal::Unrelated)
+        }
     }
 }

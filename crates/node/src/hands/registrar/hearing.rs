@@ -37,8 +37,8 @@ impl Desk {
         }
         hearing.registrar.wake(now);
         hearing.drain()?;
-        for summary in state.sweep.next(hearing.txn)? {
-            hearing.tell(Input::Unwanted(summary))?;
+        for input in state.sweep.next(hearing.registrar, &*hearing.txn, limits::REMOVAL_SLICE)? {
+            hearing.tell(input)?;
         }
         for summary in hearing.txn.expired(now.wall, limits::REMOVAL_SLICE)? {
             hearing.tell(Input::Expired(summary))?;
@@ -141,11 +141,14 @@ impl Desk {
         // Bells have rung; what they mean is found out once, when all has been said.
         for identifier in std::mem::take(&mut settled.interest) {
             let followed = facts::followed(&state.registrar, &txn, &identifier)?;
+            if state.registrar.rules().hunts {
+                settled.hunt.kept.insert(identifier.clone(), state.registrar.kept(&identifier));
+            }
             settled.followed.insert(identifier, followed);
         }
         for identifier in std::mem::take(&mut settled.quarries) {
             let sought = facts::quarries(&state.registrar, &txn, &identifier)?;
-            settled.sought.insert(identifier, sought);
+            settled.hunt.sought.insert(identifier, sought);
         }
         settled.next_expiry = txn.next_expiry()?;
         crash::point("desk.commit");

@@ -2,7 +2,6 @@
 
 mod hearing;
 mod settled;
-mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use grasp_core::registrar::io::{Input, PushId};
 use grasp_core::registrar::order::OrderId;
 use grasp_core::registrar::policy::Rules;
 use grasp_core::registrar::push::{Permit, PushRefusal};
+use grasp_core::registrar::sweep::Sweep;
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::storage::Mark;
 use grasp_core::time::Timestamp;
@@ -28,7 +28,7 @@ use tracing::{debug, error, info, warn};
 use super::directory::Directory;
 use super::facts;
 use super::git_room::GitRoom;
-use super::hunt_post::HuntPost;
+use super::hunt_post::{HuntMail, HuntPost};
 use super::line::{Line, Taken};
 use super::live::LiveDoor;
 use super::maintenance::MaintenanceDoor;
@@ -39,7 +39,6 @@ use super::vitals::Vitals;
 use crate::clock::Clock;
 use crate::meter::Meter;
 use settled::Settled;
-use sweep::Sweep;
 
 /// How long a commit that directly follows another waits for company.
 const GATHER: Duration = Duration::from_millis(2);
@@ -86,7 +85,7 @@ struct State {
     rules: Arc<Rules>,
     /// How many repositories they banned when they came.
     banned: usize,
-    /// What is left to look up of those who are unwanted.
+    /// What is left to look up of what has no place here any more.
     sweep: Sweep,
     /// Nothing unasked is tried before this time, after it failed once.
     not_before: Option<Instant>,
@@ -108,6 +107,13 @@ struct State {
     unheard: Vec<Note>,
 }
 
+impl State {
+    /// Whether something is left to look up of what has no place here any more.
+    fn sweeps(&self) -> bool {
+        !self.sweep.is_over(&self.registrar)
+    }
+}
+
 impl Desk {
     /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
     pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
@@ -115,7 +121,7 @@ impl Desk {
         ready.desk.tell_sync(&ready.state)?;
         ready.desk.tell_hunt(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
-        while ready.state.begins || !ready.state.registrar.is_idle() || !ready.state.sweep.is_over() {
+        while ready.state.begins || !ready.state.registrar.is_idle() || ready.state.sweeps() {
             let notes = if ready.has_work() { Vec::new() } else { ready.desk.line.take_notes(repaired) };
             ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
             if ready.state.begins {
@@ -186,17 +192,20 @@ impl Desk {
         Ok(())
     }
 
-    /// Tells the hunt of everything that is sought.
+    /// Tells the hunt of everything that is sought and served.
     fn tell_hunt(&self, state: &State) -> Result<(), StoreError> {
         if !self.rules.rules().hunts {
             return Ok(());
         }
         let txn = self.store.begin()?;
-        let mut sought = BTreeMap::new();
+        let mut mail = HuntMail::default();
         for name in state.registrar.purgatory().names() {
-            sought.insert(name.clone(), facts::quarries(&state.registrar, &txn, name)?);
+            mail.sought.insert(name.clone(), facts::quarries(&state.registrar, &txn, name)?);
         }
-        self.hunt.send(sought);
+        for (repo, _) in state.registrar.catalog().repositories() {
+            mail.kept.entry(repo.identifier).or_insert_with_key(|name| state.registrar.kept(name));
+        }
+        self.hunt.send(mail);
         Ok(())
     }
 
@@ -370,7 +379,7 @@ impl ReadyDesk {
     /// Whether there is something to do now although nobody asks.
     fn has_work(&self) -> bool {
         let now = self.desk.clock.mono();
-        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now) || !self.state.sweep.is_over();
+        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now) || self.state.sweeps();
         let failed = self.state.not_before.is_some_and(|not_before| Instant::now() < not_before);
         self.state.begins || (due && !failed)
     }
@@ -380,7 +389,7 @@ impl ReadyDesk {
         let now = self.desk.clock.now();
         let mono = self.state.registrar.alarm().map(|(moment, _)| moment.since(now.mono));
         let wall = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
-        let purge = (self.state.purging || !self.state.sweep.is_over()).then_some(Duration::ZERO);
+        let purge = (self.state.purging || self.state.sweeps()).then_some(Duration::ZERO);
         // A far expiry is looked at again in an hour: the wall clock may step.
         let wait = [mono, wall, purge].into_iter().flatten().min()?.min(Duration::from_secs(3_600));
         let due = Instant::now() + wait;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use grasp_core::hunt::io::{FetchId, Quarry};
+use grasp_core::hunt::io::FetchId;
 use grasp_core::nostr::reason::{Refusal, Verdict};
 use grasp_core::nostr::{EventId, Signed, message};
 use grasp_core::registrar::io::PushId;
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::{Desk, State};
+use crate::hands::hunt_post::HuntMail;
 use crate::hands::mail::Letter;
 use crate::hands::notes::{Needed, Note, SiteView};
 use crate::hands::offer::{Checked, Origin, Rejected};
@@ -53,7 +54,7 @@ pub(super) struct Settled {
     pub(super) followed: BTreeMap<Identifier, Vec<Followed>>,
     /// The same for the hunt.
     pub(super) quarries: BTreeSet<Identifier>,
-    pub(super) sought: BTreeMap<Identifier, Vec<Quarry>>,
+    pub(super) hunt: HuntMail,
     /// Fetches that may begin.
     pub(super) begun: Vec<oneshot::Sender<()>>,
     /// Fetches whose packs are not needed any more.
@@ -83,7 +84,7 @@ impl Settled {
             interest: BTreeSet::new(),
             followed: BTreeMap::new(),
             quarries: BTreeSet::new(),
-            sought: BTreeMap::new(),
+            hunt: HuntMail::default(),
             begun: Vec::new(),
             adopted: Vec::new(),
         }
@@ -92,19 +93,22 @@ impl Settled {
 
 impl Desk {
     /// After the commit: show, answer, ring the live bell, order.
-    pub(super) fn act(&self, state: &mut State, batch: Vec<Checked>, settled: Settled) {
+    pub(super) fn act(&self, state: &mut State, batch: Vec<Checked>, mut settled: Settled) {
         for repo in &settled.hosting {
             self.host(&state.registrar, repo);
         }
         for (site, refs, exists) in settled.refs {
-            self.directory.publish(&site, refs, exists);
+            let moved = self.directory.publish(&site, refs, exists);
+            if moved && state.registrar.rules().hunts {
+                settled.hunt.moved.insert(site);
+            }
         }
         for site in &settled.unpinned {
             self.directory.unpin(site);
             self.maintenance.worked_on(site);
         }
-        self.live.ring();
         settled.released.iter().for_each(|kind| self.meter.relay().released(*kind));
+        self.live.ring();
         for event in settled.passed {
             self.live.pass(event);
         }
@@ -120,7 +124,7 @@ impl Desk {
                 self.room.drop_packs(arrived.packs);
             }
         }
-        self.hunt.send(settled.sought);
+        self.hunt.send(settled.hunt);
         for begin in settled.begun {
             let _ = begin.send(());
         }
