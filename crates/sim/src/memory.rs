@@ -198,6 +198,10 @@ impl Shelves for Memory {
         Ok(its.take(most).map(|event| Summary::of(event)).collect())
     }
 
+    fn summary(&self, id: EventId) -> Result<Option<Summary>, Infallible> {
+        Ok(self.rows.served.get(&id).map(|served| Summary::of(&served.event)))
+    }
+
     fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, Infallible> {
         Ok(self.rows.served.get(&id).map(|served| served.event.clone()))
     }

@@ -41,8 +41,12 @@ impl Shelves for Batch<'_> {
         self.each(index, (0, most), |record| (record.author() == author).then(|| record.summary()))
     }
 
+    fn summary(&self, id: EventId) -> Result<Option<Summary>> {
+        Ok(self.served(id)?.map(|record| record.summary()))
+    }
+
     fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>> {
-        self.served(id)?.map(|record| Ok(Arc::new(record.event()?))).transpose()
+        Ok(self.served(id)?.and_then(|record| record.event().ok()).map(Arc::new))
     }
 
     fn at(&self, coordinate: &Coordinate) -> Result<Option<EventId>> {

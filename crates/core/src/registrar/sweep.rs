@@ -9,7 +9,7 @@
 //! be taken in for another reason, because then all of it would; otherwise it goes, last found first. So whatever is left
 //! of it at any time still hangs on the address, and is found from there.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,7 +35,10 @@ pub trait Shelves {
     /// Events of an author, at most so many.
     fn of_author(&self, author: PublicKey, most: usize) -> Result<Vec<Summary>, Self::Problem>;
 
-    /// An event.
+    /// An event in short.
+    fn summary(&self, id: EventId) -> Result<Option<Summary>, Self::Problem>;
+
+    /// An event; nothing also if it cannot be read.
     fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, Self::Problem>;
 
     /// The event at a coordinate.
@@ -89,7 +92,7 @@ impl Sweep {
                 }
                 told.extend(its.into_iter().map(Input::Unwanted));
             } else if let Some(id) = self.events.pop() {
-                told.extend(shelves.event(id)?.map(|event| Input::Unwanted(Summary::of(&event))));
+                told.extend(shelves.summary(id)?.map(Input::Unwanted));
             } else {
                 self.look_about(registrar, shelves, most, &mut told)?;
                 break;
@@ -106,7 +109,7 @@ impl Sweep {
         most: usize,
         told: &mut Vec<Input>,
     ) -> Result<(), S::Problem> {
-        let reader = Reader { shelves, rules: registrar.rules(), rows: Cell::new(0) };
+        let reader = Reader { shelves, rules: registrar.rules(), rows: Cell::new(0), gone: RefCell::default() };
         let mut last: Option<RepoId> = None;
         while let Some(repo) = registrar.bereft(last.as_ref()) {
             let about = match &mut self.about {
@@ -132,30 +135,43 @@ struct Reader<'s, S> {
     shelves: &'s S,
     rules: &'s Rules,
     rows: Cell<usize>,
+    /// What goes with this slice, and is still on the shelves.
+    gone: RefCell<BTreeSet<EventId>>,
 }
 
 impl<S: Shelves> Reader<'_, S> {
+    /// Counts reading; how much is read in vain and how long texts are counts as well.
+    fn count(&self, rows: usize) {
+        self.rows.set(self.rows.get().saturating_add(rows));
+    }
+
+    /// The rest is seen better when what goes has gone.
+    fn end(&self) {
+        self.count(limits::THREAD_SLICE);
+    }
+
     fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, S::Problem> {
-        self.rows.set(self.rows.get() + 1);
-        self.shelves.event(id)
+        let event = self.shelves.event(id)?;
+        self.count(1 + event.as_ref().map_or(0, |event| event.json().len() / 1_024));
+        Ok(event)
     }
 
     fn tagged(&self, (letter, value): &Tag, behind: usize, most: usize) -> Result<Vec<EventId>, S::Problem> {
         let found = self.shelves.tagged(*letter, value, behind, most)?;
-        self.rows.set(self.rows.get() + 1 + found.len());
+        self.count(1 + found.len() + behind / 8);
         Ok(found)
     }
 
-    /// What an event references, as far as that decides whether it is taken in.
+    /// What is here of what an event references, as far as that decides whether it is taken in.
     fn referenced_by(&self, event: &Event) -> Result<Vec<EventId>, S::Problem> {
         let references = event.indexed_tags().filter(|(letter, _)| BY_ID.contains(letter) || b"aA".contains(letter));
         let mut found = Vec::new();
         for (letter, value) in references.take(limits::MAX_REFERENCES) {
-            self.rows.set(self.rows.get() + 1);
+            self.count(1);
             let by_id = BY_ID.contains(&letter).then(|| EventId::from_hex(value)).flatten();
             let by_coordinate = BY_COORDINATE.contains(&letter).then(|| Coordinate::parse(value)).flatten();
             match (by_id, by_coordinate) {
-                (Some(id), _) => found.push(id),
+                (Some(id), _) => found.extend(self.shelves.summary(id)?.map(|here| here.id)),
                 (None, Some(coordinate)) => found.extend(self.shelves.at(&coordinate)?),
                 (None, None) => {}
             }
@@ -225,17 +241,22 @@ impl About {
     /// Finds the next event that references the repository and is not known to stay.
     fn begin_thread<S: Shelves>(&mut self, reader: &Reader<'_, S>) -> Result<(), S::Problem> {
         let Some(tag) = self.tags.last() else { return Ok(()) };
-        let page = reader.tagged(tag, self.staying, limits::THREAD_PAGE)?;
-        match page.iter().position(|id| !self.kept.contains(id)) {
-            Some(at) => {
-                self.staying += at;
-                self.thread = Thread::of(page[at]);
-            }
-            None if page.len() < limits::THREAD_PAGE => {
-                self.tags.pop();
-                self.staying = 0;
-            }
-            None => self.staying += page.len(),
+        let gone = reader.gone.borrow();
+        let most = limits::THREAD_PAGE + gone.len();
+        let page = reader.tagged(tag, self.staying, most)?;
+        let next = page.iter().position(|id| !self.kept.contains(id) && !gone.contains(id));
+        if let Some(at) = next {
+            self.thread = Thread::of(page[at]);
+        } else if page.len() < most {
+            self.tags.pop();
+            self.staying = 0;
+            return Ok(());
+        } else if !gone.is_empty() {
+            reader.end();
+        }
+        // Those before it all stay, unless some of them are going.
+        if gone.is_empty() {
+            self.staying += next.unwrap_or(page.len());
         }
         Ok(())
     }
@@ -309,14 +330,21 @@ impl Thread {
         let goes_on = |gone: usize| gone < most && reader.rows.get() < limits::THREAD_SLICE;
         while let Some(id) = self.found.last().filter(|_| goes_on(gone.len())) {
             if let Some(event) = reader.event(*id)? {
+                let mut near = reader.referenced_by(&event)?;
                 for tag in tags_naming(&event) {
                     let named = reader.tagged(&tag, 0, limits::THREAD_PAGE)?;
-                    if !named.iter().all(|id| self.met.contains(id)) {
-                        // Somebody has spoken meanwhile: perhaps that changes everything.
-                        *self = Self::of(self.found[0]);
+                    if named.len() == limits::THREAD_PAGE && !reader.gone.borrow().is_empty() {
+                        reader.end();
                         return Ok(gone);
                     }
+                    near.extend(named);
                 }
+                if !near.iter().all(|id| self.met.contains(id)) {
+                    // Something has come meanwhile: perhaps that changes everything.
+                    *self = Self::of(self.found[0]);
+                    return Ok(gone);
+                }
+                reader.gone.borrow_mut().insert(event.id);
                 gone.push(Summary::of(&event));
             }
             self.found.pop();

@@ -82,13 +82,12 @@ fn row(site: &Site, place: Place, books: &Books, standings: Option<&Vec<Standing
     let relays = standings.map(|standings| {
         let others: Vec<&Standing> = standings.iter().filter(|standing| !standing.link.is_self).collect();
         let has = |standing: &&&Standing| match books.state {
-            Some((id, _)) => {
-                let unknown = standing.link.covered && !standing.compared;
-                unknown || standing.seen.values().any(|seen| seen.id == id)
-            }
+            Some((id, _)) => standing.seen.values().any(|seen| seen.id == id),
             None => standing.link.covered,
         };
-        json!({ "named": others.len(), "complete": others.iter().filter(has).count() })
+        let unknown = |standing: &&&Standing| !has(standing) && !standing.compared && standing.seen.is_empty();
+        let count = |which: &dyn Fn(&&&Standing) -> bool| others.iter().filter(|standing| which(standing)).count();
+        json!({ "named": others.len(), "complete": count(&has), "unknown": count(&unknown) })
     });
     json!({
         "owner": repo.owner.npub(),

@@ -199,3 +199,44 @@ fn a_long_thread_goes_in_slices() {
     assert!(!house.sets().0.contains(&announcement.id) && !house.sets().0.contains(&state.id));
     stands(&house, &[], &[]);
 }
+
+/// Slices of the size that the server takes: what goes is still on the shelves until a slice is over.
+#[test]
+fn many_discussions_go_in_a_slice_and_none_is_told_twice() {
+    let now = House::default().now();
+    let mut registrar = Registrar::new(Rules { lists: Arc::new(banned(&only(&o()))), ..rules() });
+    registrar.handle(now, Input::Ready);
+    let mut memory = Memory::new();
+    let mut expected = BTreeSet::new();
+    let here = m().listed(&service(), "tool", 100, &[]);
+    expected.insert(here.id);
+    memory.write(&Write::Put(here));
+    for nth in 0..300 {
+        // Every seventh is about the other one, too.
+        let both: [&[&str]; 2] = [&["a", &o().repo("tool")], &["a", &m().repo("tool")]];
+        let tags = if nth % 7 == 0 { &both[..] } else { &both[..1] };
+        let issue = r().sign(kinds::ISSUE, 200 + nth, tags, "");
+        let comment = x().comment(201 + nth, &issue);
+        if nth % 7 == 0 {
+            expected.extend([issue.id, comment.id]);
+        }
+        memory.write(&Write::Put(issue));
+        memory.write(&Write::Put(comment));
+    }
+    let mut sweep = Sweep::of(&registrar.rules().lists);
+    let (mut told, mut slices) = (BTreeSet::new(), 0);
+    while !sweep.is_over(&registrar) {
+        slices += 1;
+        let Ok(inputs) = sweep.next(&registrar, &memory, 1_000);
+        for input in inputs {
+            if let Input::Unwanted(gone) = &input {
+                assert!(told.insert(gone.id), "told twice");
+                memory.write(&Write::Remove(gone.id));
+            }
+            registrar.handle(now, input);
+        }
+    }
+    memory.commit();
+    assert_eq!(memory.served().into_iter().collect::<BTreeSet<_>>(), expected);
+    assert!(slices < 40, "{slices}");
+}

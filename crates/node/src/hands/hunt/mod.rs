@@ -276,13 +276,18 @@ impl HuntRoom {
         let (written, is_written) = oneshot::channel();
         self.means.line.post(Note::Operator(OperatorNote::Written(written)));
         let (fetching, outbox) = (self.means.fetching.clone(), self.outbox.clone());
-        tokio::spawn(async move {
+        let id = look.id;
+        let task = tokio::spawn(async move {
             // Whatever a crash forgets has not been asked.
-            let result = match is_written.await {
+            match is_written.await {
                 Ok(()) => fetching.compare(&look).await,
                 Err(_) => Err(End::Ours),
-            };
-            let _ = outbox.send(News::Looked(look.id, result));
+            }
+        });
+        tokio::spawn(async move {
+            // Its place is given back whatever happens.
+            let result = task.await.unwrap_or(Err(End::Ours));
+            let _ = outbox.send(News::Looked(id, result));
         });
     }
 
