@@ -42,8 +42,11 @@ fn past_the_soft_mark_no_new_repository_comes_and_past_the_hard_one_nothing_that
     measured(&stage);
     let work = large(&mut stage, &o, "tool", 14 * MIB);
     let other = m.announce("other", THEN, &[]);
+    let mut nth = 0;
     support::eventually("the soft mark is noticed", || {
-        let (accepted, text) = stage.client.publish(&other);
+        // One that was taken before that would be known.
+        nth += 1;
+        let (accepted, text) = stage.client.publish(&m.announce(&format!("new-{nth}"), THEN, &[]));
         (!accepted).then(|| assert!(text.starts_with("error: the disk of this service is nearly full"), "{text}"))
     });
     // What is here goes on.
