@@ -159,7 +159,7 @@ fn our_own_address_is_not_followed_whatever_it_is_called() {
     server.host(&project);
     server.eventually_state(&fake.url(), 3.0);
     eventually("it has noticed", || server.log().contains("this is our own address").then_some(()));
-    server.eventually_state(&alias, 0.0);
+    server.eventually_state(&alias, -1.0);
     assert_eq!(server.metric_of("ngit_sync_relay_connected", &server.relay()), None, "not even dialled");
     // It is remembered.
     server.stop();
