@@ -51,6 +51,12 @@ impl Batch<'_> {
         }
     }
 
+    /// The kind of a held event, without reading its text.
+    pub fn held_kind(&self, id: EventId) -> Result<Option<u16>> {
+        let row = self.store.tables.held.get(&self.txn, &id.0)?;
+        row.map(|row| Ok(held_record(row)?.kind())).transpose()
+    }
+
     /// Whether [`event`](Self::event) would find it, without reading its text.
     pub fn is_known(&self, id: EventId) -> Result<bool> {
         Ok(self.place_of(id)?.is_some())

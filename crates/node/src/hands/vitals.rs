@@ -79,8 +79,13 @@ impl Vitals {
             vitals.oldest = Some(vitals.oldest.map_or(age, |oldest| oldest.max(age)));
             vitals.next_deadline = Some(vitals.next_deadline.map_or(left, |next| next.min(left)));
         }
+        // Tens of thousands may wait, and the writer waits for this.
+        if awake.len() > SOONEST {
+            awake.select_nth_unstable_by_key(SOONEST, |waiting| waiting.deadline);
+            awake.truncate(SOONEST);
+        }
         awake.sort_by_key(|waiting| waiting.deadline);
-        vitals.soonest = awake.into_iter().take(SOONEST).map(|waiting| Soonest::of(waiting, now)).collect();
+        vitals.soonest = awake.into_iter().map(|waiting| Soonest::of(waiting, now)).collect();
         vitals
     }
 

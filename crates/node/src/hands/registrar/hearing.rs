@@ -209,10 +209,8 @@ impl Hearing<'_, '_> {
             let settled = &mut *self.settled;
             match output {
                 Output::Write(write) => {
-                    if let Write::Release(id) = &write
-                        && let Some((event, _)) = self.txn.event(*id)?
-                    {
-                        settled.released.push(event.kind);
+                    if let Write::Release(id) = &write {
+                        settled.released.extend(self.txn.held_kind(*id)?);
                     }
                     self.txn.write(&write)?;
                 }
