@@ -576,7 +576,7 @@ fn every_place_is_tried() {
         OPERATIONS.iter().flat_map(|operation| operation.points.concat()).map(str::to_owned).collect();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
     let mut places = BTreeSet::new();
-    let mut folders = vec![crates.join("git/src"), crates.join("node/src")];
+    let mut folders = vec![crates.join("git/src"), crates.join("graspd/src")];
     while let Some(folder) = folders.pop() {
         for path in support::sound::entries(&folder) {
             if path.is_dir() {
@@ -595,7 +595,7 @@ fn every_place_is_tried() {
     }
     // Backups, restores and imports have theirs, too.
     let others: String = ["vault.rs", "import.rs", "foreign.rs"]
-        .map(|file| fs::read_to_string(crates.join("node/tests").join(file)).expect("source"))
+        .map(|file| fs::read_to_string(crates.join("graspd/tests").join(file)).expect("source"))
         .concat();
     let elsewhere = |place: &String| others.contains(&format!("\"{place}\""));
     let places: BTreeSet<String> = places.into_iter().filter(|place| !elsewhere(place)).collect();
