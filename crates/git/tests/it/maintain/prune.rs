@@ -9,7 +9,7 @@ use grasp_core::repo::Site;
 use grasp_git::maintain::Tidied;
 use tempfile::TempDir;
 
-use crate::pool::{DAY, age, clear, files, maintainer, modified, objects, order, packs, point, prune, push, push_each};
+use super::pool::{DAY, age, clear, files, maintainer, modified, objects, order, packs, point, prune, push, push_each};
 use crate::world::{Author, World, announced, pull, submitted};
 
 /// A site whose `main` was `old` and is `new`.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use crate::support::{Client, House, LARGEST_OBJECT};
+use super::support::{Client, House, LARGEST_OBJECT};
 
 /// A pack that is written by hand.
 struct Forged {

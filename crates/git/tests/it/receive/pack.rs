@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use grasp_git::receive::{Connected, Kind, PackProblem, Tips, View};
 
-use crate::support::{Client, House, branch, tag, view};
+use super::support::{Client, House, branch, tag, view};
 
 const NOWHERE: &str = "1111111111111111111111111111111111111111";
 

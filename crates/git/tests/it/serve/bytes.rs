@@ -10,7 +10,7 @@ use grasp_git::serve::{
     upload_pack,
 };
 
-use crate::site::{EFFORT, Site, command, feed_command, run};
+use super::site::{EFFORT, Site, command, feed_command, run};
 
 /// The packets of an answer, a separator as its name.
 fn packets(mut bytes: &[u8]) -> Vec<String> {

@@ -4,4 +4,3 @@ mod align;
 mod crash;
 mod lenders;
 mod objects;
-mod world;

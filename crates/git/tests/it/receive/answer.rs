@@ -10,7 +10,7 @@ use grasp_git::receive::{
 };
 use tempfile::TempDir;
 
-use crate::support::{Client, House, branch, run, view};
+use super::support::{Client, House, branch, run, view};
 
 const ALL: &str =
     "report-status side-band-64k delete-refs ofs-delta atomic push-options quiet object-format=sha1 agent=x";

@@ -169,7 +169,7 @@ fn an_order_that_was_cut_off_is_carried_out_again() {
             let root = folder.path().join(point);
             copy(&begun, &root);
             let status = Command::new(std::env::current_exe().expect("this program"))
-                .args(["crash::one_life", "--exact"])
+                .args(["keeper::crash::one_life", "--exact"])
                 .envs([("KEEPER_SCRIPT", script.name), ("GRASPD_CRASH_AT", point)])
                 .env("KEEPER_ROOT", &root)
                 .output()

@@ -8,7 +8,7 @@ use grasp_git::maintain::Tidied;
 use grasp_git::serve::{Effort, Protocol, upload_pack};
 use tempfile::TempDir;
 
-use crate::pool::{
+use super::pool::{
     PATIENCE, clear, deliver, files, imported, maintainer, objects, packs, point, prune, push, push_each, real_git,
 };
 use crate::world::{Author, World, announced, git};

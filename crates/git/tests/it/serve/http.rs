@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use grasp_git::child::ChildProblem;
 use grasp_git::serve::{Fetch, Protocol, Request, Service, advertise, ls_refs_answer, no_such_object, upload_pack};
 
-use crate::site::{EFFORT, Site, feed_command};
+use super::site::{EFFORT, Site, feed_command};
 
 /// What a client asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,6 +5,3 @@ mod fold;
 mod pool;
 mod prune;
 mod races;
-#[allow(dead_code, reason = "shared with the tests of the keeper")]
-#[path = "../keeper/world.rs"]
-mod world;

@@ -13,8 +13,8 @@ use grasp_git::maintain::Tidied;
 use grasp_git::serve::{Effort, Protocol, upload_pack};
 use tempfile::TempDir;
 
-use crate::fold::clone_request;
-use crate::pool::{
+use super::fold::clone_request;
+use super::pool::{
     PATIENCE, age, deliver, imported, maintainer, objects, packs, point, prune, push, push_each, real_git,
 };
 use crate::world::{Author, World, announced, git};
@@ -110,7 +110,7 @@ fn fetches_and_pushes_go_on() {
             let parcel = author.incoming(&world, &[&next, &format!("^{before}")]);
             let refs = [("refs/heads/main", tip.as_str()), ("refs/heads/other", next.as_str())];
             let state = crate::world::with_head(1, &refs);
-            let aligned = crate::pool::order(&world, &site, crate::world::follow(&[parcel], state));
+            let aligned = super::pool::order(&world, &site, crate::world::follow(&[parcel], state));
             if aligned.chosen.is_some() {
                 before = next;
             } else {

@@ -11,7 +11,7 @@ use grasp_core::registrar::order::Align;
 use grasp_git::maintain::Tidied;
 use tempfile::TempDir;
 
-use crate::pool::{deliver, imported, maintainer, objects, packs, point, prune};
+use super::pool::{deliver, imported, maintainer, objects, packs, point, prune};
 use crate::world::{Author, World, announced, git};
 
 /// Folds, then takes away what is unneeded.
@@ -38,7 +38,7 @@ fn maintenance_that_was_cut_off_leaves_a_whole_pool() {
     let begun = folder.path().join("begun");
     let site = announced(1);
     let (world, author) = (World::open(&begun), Author::new());
-    crate::pool::push(&world, &site, &author, &[&author.commit("gone")]);
+    super::pool::push(&world, &site, &author, &[&author.commit("gone")]);
     let bare = imported(folder.path(), 720);
     deliver(&world, &site, &bare, 10);
     let middle = git(&bare, &["rev-parse", "main~20"]);
@@ -52,7 +52,7 @@ fn maintenance_that_was_cut_off_leaves_a_whole_pool() {
             let root = folder.path().join(format!("{point}-{nth}"));
             assert!(Command::new("cp").arg("-a").args([&begun, &root]).status().expect("runs").success());
             let life = Command::new(std::env::current_exe().expect("this program"))
-                .args(["crash::one_life", "--exact"])
+                .args(["maintain::crash::one_life", "--exact"])
                 .env("GRASPD_CRASH_AT", format!("{point}:{nth}"))
                 .env("MAINTAIN_ROOT", &root)
                 .output()
