@@ -6,7 +6,7 @@ use std::sync::mpsc;
 /// How to see a life of a test again.
 #[must_use]
 pub fn command(test: &str, seed: u64) -> String {
-    format!("GRASP_SIM_SEED={seed} cargo test -p grasp-sim --test {test} replay -- --nocapture")
+    format!("GRASP_SIM_SEED={seed} cargo test -p grasp-sim --test it {test}::replay -- --nocapture")
 }
 
 /// A number of the environment.

@@ -1,5 +1,5 @@
 //! Which events may enter. Pure functions of the rules, the catalog and the facts; each spec item has its table test in
-//! `crates/sim/tests/policy/`.
+//! `crates/sim/tests/it/policy/`.
 
 mod announcement;
 mod deletion;

@@ -1,0 +1,18 @@
+//! One life, to be read: `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`.
+
+use grasp_core::sync::flaw::Flaw;
+use grasp_sim::net::life::live;
+
+#[test]
+fn replay() {
+    let Some(seed) = std::env::var("GRASP_SIM_SEED").ok().and_then(|text| text.parse().ok()) else { return };
+    let flaw = std::env::var("GRASP_SIM_FLAW").ok();
+    let flaw = flaw.and_then(|name| Flaw::ALL.into_iter().find(|flaw| format!("{flaw:?}") == name));
+    let lines = std::env::var("GRASP_SIM_LINES").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let life = live(seed, flaw, Some(lines));
+    for line in &life.text {
+        eprintln!("{line}");
+    }
+    eprintln!("{} steps, {:?}", life.steps, life.counts);
+    assert!(life.broken.is_none(), "seed {seed}: {}", life.broken.map(|broken| broken.to_string()).unwrap_or_default());
+}
