@@ -1,0 +1,313 @@
+//! Every limit is kept, says so, and gives way again when there is room.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use grasp_core::limits;
+use grasp_core::nostr::{Signed, kinds};
+use grasp_sim::author::Author;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Error, HandshakeError, Message};
+
+use crate::support::{Client, DEADLINE, Server, eventually};
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// Sends a message and gives the answer.
+fn ask(client: &mut Client, message: &Value) -> Value {
+    client.send(message);
+    client.receive()
+}
+
+// One connection.
+
+#[test]
+fn subscriptions_are_counted() {
+    let server = Server::start(&[("RELAY_MAX_SUBSCRIPTIONS", "3")]);
+    let mut client = server.connect();
+    let mut req = |name: &str| ask(&mut client, &json!(["REQ", name, {"kinds": [1]}]));
+    for name in ["a", "b", "c"] {
+        assert_eq!(req(name), json!(["EOSE", name]));
+    }
+    let full = json!(["CLOSED", "d", "rate-limited: at most 3 subscriptions are kept"]);
+    assert_eq!(req("d"), full);
+    assert_eq!(req("b"), json!(["EOSE", "b"]), "one may take the place of another");
+    assert_eq!(req("d"), full);
+    client.send(&json!(["CLOSE", "a"]));
+    assert_eq!(ask(&mut client, &json!(["REQ", "d", {}])), json!(["EOSE", "d"]), "a place was given back");
+    assert_eq!(ask(&mut server.connect(), &json!(["REQ", "e", {}])), json!(["EOSE", "e"]), "others have their own");
+}
+
+#[test]
+fn filters_of_a_connection_take_so_many_bytes() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    // Three of these are more than may be kept, two are not.
+    let large = json!({"#t": ["x".repeat(limits::MAX_FILTER_BYTES_PER_CONNECTION / 3)]});
+    let mut req = |name: &str| ask(&mut client, &json!(["REQ", name, large]));
+    assert_eq!(req("a"), json!(["EOSE", "a"]));
+    assert_eq!(req("b"), json!(["EOSE", "b"]));
+    let full = json!(["CLOSED", "c", "rate-limited: active subscriptions exceed max size 5242880 bytes"]);
+    assert_eq!(req("c"), full);
+    assert_eq!(req("b"), json!(["EOSE", "b"]), "one may take the place of another");
+    client.send(&json!(["CLOSE", "a"]));
+    assert_eq!(ask(&mut client, &json!(["REQ", "c", large])), json!(["EOSE", "c"]), "a place was given back");
+}
+
+#[test]
+fn reconciliations_are_counted() {
+    let server = Server::start(&[("RELAY_MAX_NEG_SESSIONS", "2")]);
+    let mut client = server.connect();
+    let mut open = |name: &str| ask(&mut client, &json!(["NEG-OPEN", name, {}, "6100000200"]));
+    let begun = |name: &str| json!(["NEG-MSG", name, "6100000200"]);
+    let full = json!(["NEG-ERR", "c", "rate-limited: too many negentropy subscriptions, at most 2"]);
+    assert_eq!(open("a"), begun("a"));
+    assert_eq!(open("b"), begun("b"));
+    assert_eq!(open("c"), full);
+    assert_eq!(open("b"), begun("b"), "one may take the place of another");
+    client.send(&json!(["NEG-CLOSE", "a"]));
+    assert_eq!(ask(&mut client, &json!(["NEG-OPEN", "c", {}, "6100000200"])), begun("c"), "a place was given back");
+    // An error ends a reconciliation, and with it its place.
+    assert_eq!(ask(&mut client, &json!(["NEG-MSG", "c", "00"]))[0], "NEG-ERR");
+    assert_eq!(ask(&mut client, &json!(["NEG-OPEN", "d", {}, "6100000200"])), begun("d"));
+}
+
+#[test]
+fn a_filter_gets_so_many_events_asked_for_or_not() {
+    let server = Server::start(&[("POLICY", "open"), ("RELAY_FILTER_LIMIT", "5")]);
+    let mut client = server.connect();
+    let author = Author::new(1);
+    let start = now() - 100;
+    let ids: Vec<String> = (0..12)
+        .map(|nth| {
+            let event = author.sign(1 + nth % 2, start + u64::from(nth), &[], "");
+            assert_eq!(client.publish(&event), (true, String::new()));
+            event.id.to_string()
+        })
+        .collect();
+    let newest = |of: &dyn Fn(usize) -> bool, count: usize| -> Vec<String> {
+        (0..12).rev().filter(|nth| of(*nth)).take(count).map(|nth| ids[nth].clone()).collect()
+    };
+    for (filters, expected) in [
+        (vec![json!({})], newest(&|_| true, 5)),
+        (vec![json!({"limit": 10_000})], newest(&|_| true, 5)),
+        (vec![json!({"limit": 3})], newest(&|_| true, 3)),
+        (vec![json!({"limit": 0})], vec![]),
+        (vec![json!({"kinds": [1]}), json!({"kinds": [2], "limit": 2})], newest(&|nth| nth % 2 == 0 || nth > 8, 7)),
+    ] {
+        assert_eq!(client.query(&filters), expected, "{filters:?}");
+    }
+    assert_eq!(ask(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], 12, "counting has no such limit");
+}
+
+// Events.
+
+/// An event whose text has exactly so many bytes.
+fn sized(kind: u16, bytes: usize) -> Arc<Signed> {
+    let make = |content: &str| Author::new(1).sign(kind, now(), &[&["d", "x"]], content);
+    let event = make(&"x".repeat(bytes - make("").json().len()));
+    assert_eq!(event.json().len(), bytes);
+    event
+}
+
+#[test]
+fn events_have_so_many_bytes_and_states_a_mebibyte() {
+    let state = limits::MAX_STATE_EVENT_BYTES;
+    for (setting, most) in [("196608", 196_608), ("2000", 2_000)] {
+        let server = Server::start(&[("POLICY", "open"), ("RELAY_MAX_EVENT_SIZE_BYTES", setting)]);
+        let mut client = server.connect();
+        for (kind, most) in [(1, most), (kinds::ANNOUNCEMENT, most), (kinds::STATE, state)] {
+            assert_eq!(client.publish(&sized(kind, most)), (true, String::new()), "kind {kind}");
+            let refused = format!("invalid: the event has {} bytes, at most {most} are taken", most + 1);
+            assert_eq!(client.publish(&sized(kind, most + 1)), (false, refused), "kind {kind}");
+        }
+    }
+}
+
+#[test]
+fn events_have_so_many_tags_and_states_more() {
+    let server = Server::start(&[("POLICY", "open")]);
+    let mut client = server.connect();
+    let mut publish = |kind: u16, name: &str, count: usize| {
+        let tags = (0..count).map(|nth| vec![name.to_owned(), nth.to_string()]).collect();
+        client.publish(&Author::new(1).sign_owned(kind, now(), tags, ""))
+    };
+    for (kind, name, most) in [
+        (1, "t", limits::MAX_EVENT_TAGS),
+        (1, "refs/x", limits::MAX_EVENT_TAGS),
+        (kinds::STATE, "t", limits::MAX_EVENT_TAGS),
+        (kinds::STATE, "refs/x", limits::MAX_STATE_TAGS),
+    ] {
+        let refused = format!("invalid: at most {most} tags are taken");
+        assert_eq!(publish(kind, name, most + 1), (false, refused), "kind {kind}, {name}");
+        assert!(publish(kind, name, most).0, "kind {kind}, {name}");
+    }
+}
+
+#[test]
+fn events_are_dated_at_most_a_quarter_of_an_hour_ahead() {
+    let server = Server::start(&[("POLICY", "open")]);
+    let mut client = server.connect();
+    let mut publish = |ahead: u64| client.publish(&Author::new(1).note(now() + ahead, &[], ""));
+    assert_eq!(publish(limits::MAX_FUTURE_SECS - 5), (true, String::new()));
+    let (accepted, text) = publish(limits::MAX_FUTURE_SECS + 60);
+    assert_eq!((accepted, text.as_str()), (false, "invalid: created_at is more than 15 minutes in the future"));
+}
+
+#[test]
+fn events_in_one_breath_are_all_answered_in_order() {
+    let server = Server::start(&[("POLICY", "open")]);
+    let mut client = server.connect();
+    let count = 3 * limits::MAX_UNANSWERED_PER_CONNECTION;
+    let author = Author::new(1);
+    let ids: Vec<String> = (0..count)
+        .map(|nth| {
+            let event = author.note(now(), &[], &nth.to_string());
+            client.send_text(&format!("[\"EVENT\",{}]", event.json()));
+            event.id.to_string()
+        })
+        .collect();
+    for id in ids {
+        assert_eq!(client.receive(), json!(["OK", id, true, ""]));
+    }
+    assert_eq!(ask(&mut client, &json!(["COUNT", "c", {}]))[2]["count"], count);
+}
+
+// Many connections.
+
+#[test]
+fn connections_are_counted_and_a_place_is_given_back() {
+    let server = Server::start(&[("MAX_CONNECTIONS", "2")]);
+    let (mut first, second) = (server.connect(), server.connect());
+    assert!(connect_from(&server, None).is_err(), "there is no third place");
+    assert!(connect_from(&server, None).is_err(), "and being turned away changes nothing");
+    assert!(first.query(&[json!({})]).is_empty(), "those who are here do not notice");
+    drop(second);
+    let mut third = eventually("the place is free again", || connect_from(&server, None).ok());
+    assert!(third.query(&[json!({})]).is_empty());
+    assert!(connect_from(&server, None).is_err(), "and taken again");
+}
+
+/// Tries a websocket handshake, as a proxy that speaks for somebody; `Err` has the status, if there was one.
+fn connect_from(server: &Server, forwarded_for: Option<&str>) -> Result<Client, Option<u16>> {
+    let stream = TcpStream::connect(server.address).expect("connects");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    let mut request = server.url().into_client_request().expect("a request");
+    if let Some(address) = forwarded_for {
+        request.headers_mut().insert("x-forwarded-for", address.parse().expect("a header"));
+    }
+    match tungstenite::client(request, stream) {
+        Ok((socket, _)) => Ok(Client { socket }),
+        Err(HandshakeError::Failure(Error::Http(answer))) => Err(Some(answer.status().as_u16())),
+        Err(HandshakeError::Failure(_)) => Err(None),
+        Err(HandshakeError::Interrupted(_)) => panic!("the handshake does not end"),
+    }
+}
+
+#[test]
+fn networks_have_so_many_connections() {
+    let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "2")]);
+    let from = |address: &str| connect_from(&server, Some(address));
+    for (neighbours, elsewhere) in [
+        (["203.0.113.5", "203.0.113.250", "1.2.3.4, 203.0.113.5"], "203.0.114.5"),
+        (["2001:db8:1::1", "2001:db8:1:ffff::2", "2001:db8:1:2:3:4:5:6"], "2001:db8:2::1"),
+    ] {
+        let first = from(neighbours[0]).expect("a place");
+        let _second = from(neighbours[1]).expect("a place");
+        assert_eq!(from(neighbours[2]).err(), Some(Some(429)), "there is no third place");
+        assert!(from(elsewhere).is_ok(), "another network has its own");
+        drop(first);
+        let _third = eventually("the place is free again", || from(neighbours[2]).ok());
+        assert_eq!(from(neighbours[0]).err(), Some(Some(429)));
+    }
+    let many: Vec<Client> = (0..5).map(|_| server.connect()).collect();
+    assert_eq!(many.len(), 5, "loopback has no limit");
+    let page = server.get("/", "X-Forwarded-For: 203.0.113.5\r\n");
+    assert!(page.starts_with("HTTP/1.1 200"), "a page takes no place: {page}");
+}
+
+#[test]
+fn a_handshake_that_is_broken_off_takes_no_place() {
+    let server = Server::start(&[("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_MAX_CONNECTIONS", "3")]);
+    let handshake = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nX-Forwarded-For: 203.0.113.5\r\n\r\n";
+    for _ in 0..2_000 {
+        let mut stream = TcpStream::connect(server.address).expect("connects");
+        stream.write_all(handshake.as_bytes()).expect("writes");
+        stream.shutdown(Shutdown::Both).expect("is gone");
+    }
+    eventually("all places are free again", || {
+        let connected: Vec<_> = (0..3).map(|_| connect_from(&server, Some("203.0.113.5"))).collect();
+        connected.iter().all(Result::is_ok).then_some(())
+    });
+}
+
+#[test]
+fn a_stranger_cannot_claim_an_address() {
+    let server = Server::start(&[("NETWORK_MAX_CONNECTIONS", "1")]);
+    let connected: Vec<Client> =
+        (0..3).map(|_| connect_from(&server, Some("203.0.113.5")).expect("loopback has no limit")).collect();
+    assert_eq!(connected.len(), 3);
+}
+
+#[test]
+fn networks_publish_so_many_events_a_minute() {
+    let settings = [("POLICY", "open"), ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8"), ("NETWORK_EVENTS_PER_MINUTE", "1")];
+    let server = Server::start(&settings);
+    let mut client = connect_from(&server, Some("203.0.113.5")).expect("connects");
+    // What is no event costs as much as one. A thousand in one breath are always allowed.
+    for _ in 0..1_000 {
+        client.send_text(r#"["EVENT",{}]"#);
+    }
+    for _ in 0..1_000 {
+        assert_eq!(client.receive(), json!(["NOTICE", "invalid: missing field `id`"]));
+    }
+    let event = Author::new(1).note(now(), &[], "too much");
+    let refused = (false, "rate-limited: too many events from your network, slow down".to_owned());
+    assert_eq!(client.publish(&event), refused);
+    assert!(client.query(&[json!({})]).is_empty(), "asking is still possible, and nothing was kept");
+    let mut neighbour = connect_from(&server, Some("203.0.113.99")).expect("connects");
+    assert_eq!(neighbour.publish(&event), refused, "a new connection of the same network gains nothing");
+    neighbour.send_text(r#"["EVENT",{}]"#);
+    assert_eq!(neighbour.receive(), json!(["NOTICE", refused.1]), "what has no id is refused without one");
+    for elsewhere in [Some("203.0.114.5"), None] {
+        let mut client = connect_from(&server, elsewhere).expect("connects");
+        assert!(client.publish(&event).0, "{elsewhere:?} is not affected");
+    }
+}
+
+#[test]
+fn a_slow_reader_is_let_go_and_others_do_not_notice() {
+    let server = Server::start(&[("POLICY", "open")]);
+    let (mut slow, mut quick, mut publisher) = (server.connect(), server.connect(), server.connect());
+    slow.subscribe("s", &[json!({"kinds": [1]})]);
+    quick.subscribe("q", &[json!({"kinds": [1]})]);
+    // More than may wait in the server and in all buffers of both kernels together.
+    let content = "x".repeat(180 * 1024);
+    let author = Author::new(1);
+    let mut last = String::new();
+    for nth in 0..160 {
+        let event = author.note(now(), &[&["nth", &nth.to_string()]], &content);
+        assert_eq!(publisher.publish(&event), (true, String::new()));
+        last = event.id.to_string();
+        assert_eq!(quick.receive()[2]["id"], last.as_str(), "in order, without a gap");
+    }
+    // Now it reads: there is an end, and it comes before the last event.
+    slow.socket.get_mut().set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    loop {
+        match slow.socket.read() {
+            Ok(Message::Text(text)) => assert!(!text.contains(&last), "it was never let go"),
+            Ok(Message::Close(_)) => break,
+            Ok(_) => {}
+            Err(Error::Io(problem)) if problem.kind() == std::io::ErrorKind::WouldBlock => panic!("it is stuck"),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(publisher.query(&[json!({"limit": 1})]).len(), 1);
+    assert!(quick.query(&[json!({"kinds": [2]})]).is_empty());
+}
