@@ -6,7 +6,9 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
 #[cfg(feature = "compare")]
-use crate::compare::{BuilderRelay, Compare};
+use crate::compare::BuilderRelay;
+#[cfg(feature = "compare")]
+use crate::compare::Compare;
 use crate::git::{BotsArgs, Git};
 use crate::idle::Idle;
 use crate::live::Live;

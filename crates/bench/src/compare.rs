@@ -24,10 +24,10 @@ use crate::live::{Live, LiveFigures};
 use crate::load::{Load, LoadFigures};
 use crate::neg::{Holding, Neg, NegFigures};
 use crate::process::Memory;
-use crate::ratio::{self, Bound, Figure, Ratio};
-use crate::report;
+use crate::ratio::{Bound, Figure, Ratio};
 use crate::req::{Req, ReqFigures, Shape};
-use crate::verify::{self, VerifyFigures};
+use crate::verify::VerifyFigures;
+use crate::{ratio, report, verify};
 
 /// What idle connections are held for before memory is read.
 const HOLD: Duration = Duration::from_secs(3);

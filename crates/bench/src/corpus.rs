@@ -8,7 +8,8 @@ use anyhow::Result;
 
 use crate::event::{Author, SignedEvent};
 use crate::progress::Progress;
-use crate::repository::{self, Repository};
+use crate::repository;
+use crate::repository::Repository;
 
 /// People who own repositories and write to them.
 const AUTHORS: u64 = 64;

@@ -1,10 +1,11 @@
 //! A line on standard error that shows a run is alive.
 
 use std::io::{IsTerminal, Write, stderr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// On a terminal the line is rewritten in place, so it may move often.

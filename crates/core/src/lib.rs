@@ -13,14 +13,14 @@
 //! - [`sync`]: the second machine: whom to listen to, and how to catch up.
 //! - [`hunt`]: the third machine: where to look for missing git data.
 
-pub mod hunt;
+pub mod admission;
+pub mod disk_budget;
+pub mod fetch;
 pub mod limits;
-pub mod machine;
-pub mod manners;
+pub mod net;
 pub mod nostr;
-pub mod outbound;
-pub mod registrar;
+pub mod remote_limits;
 pub mod repo;
-pub mod storage;
+pub mod state_machine;
 pub mod sync;
 pub mod time;

@@ -5,7 +5,8 @@
 //! sends a child when its parent is gone is bound to the thread that started it.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

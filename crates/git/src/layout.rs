@@ -15,14 +15,14 @@
 //! pools that it may read, its own first.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::{fs, io};
 
+use grasp_core::admission::git_job::Parcel;
 use grasp_core::nostr::{PublicKey, hex};
-use grasp_core::registrar::order::Parcel;
 use grasp_core::repo::{Identifier, RepoId, Site};
 use sha2::{Digest, Sha256};
 

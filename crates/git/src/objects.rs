@@ -4,11 +4,12 @@
 //! look: an index that was opened stays readable, and its objects stay in the pool, in whatever pack.
 
 use std::cell::OnceCell;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use std::{fs, io};
 
 use grasp_core::nostr::hex;
 

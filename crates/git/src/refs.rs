@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::Path;
 
 use crate::{crash, pktline};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::registrar::policy::Rules;
+use grasp_core::admission::policy::Rules;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
@@ -10,7 +10,8 @@ use tracing::{info, warn};
 
 use crate::config::{Config, ConfigErrors, Effective, Loaded, Origin};
 use crate::hands::rulebook::{RulesChanged, RulesDoor};
-use crate::notify::{self, News};
+use crate::notify;
+use crate::notify::News;
 
 /// Where rooms read the settings that hold now: those of the start, and what has changed since of those that can.
 pub(crate) type Settings = watch::Receiver<Arc<Config>>;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::Coordinate;
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, kinds, signed};
+use grasp_core::nostr::{Event, EventId, PublicKey, Signed, kinds, signed_event};
 use grasp_core::repo::{Identifier, RepoId, Service};
 use grasp_core::time::Timestamp;
 use secp256k1::{Keypair, Secp256k1, SecretKey, SignOnly};
@@ -86,7 +86,7 @@ impl Author {
             content: content.to_owned(),
             sig: [0; 64],
         };
-        event.id = EventId(signed::hash(&event));
+        event.id = EventId(signed_event::hash(&event));
         event.sig = SECP.sign_schnorr_no_aux_rand(&event.id.0, &self.pair).to_byte_array();
         Arc::new(Signed::trusted(event))
     }

@@ -4,10 +4,10 @@ mod work;
 
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId, Stamp};
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds, signed};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
+use grasp_core::nostr::{Filter, PublicKey, Signed, kinds, signed_event};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
@@ -183,7 +183,7 @@ pub(crate) fn draft_owned(
 ) -> Arc<Signed> {
     let created_at = Timestamp(created_at);
     let mut event = Event { id: EventId([0; 32]), pubkey: key(author), created_at, kind, tags, content, sig: [0; 64] };
-    event.id = EventId(signed::hash(&event));
+    event.id = EventId(signed_event::hash(&event));
     Arc::new(Signed::trusted(event))
 }
 

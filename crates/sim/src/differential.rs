@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Facts, Questions, Todo, Tombstone, Upload, Write};
 use grasp_core::nostr::event::{Coordinate, EventId, Stamp, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::registrar::io::{Facts, Questions, Todo, Tombstone, Upload, Write};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Timestamp;
 

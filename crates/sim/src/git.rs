@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use grasp_core::admission::git_job::{Align, Aligned, Candidate, Order, Otherwise, Outcome, Parcel, Pull, Work};
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::order::{Align, Aligned, Candidate, Order, Otherwise, Outcome, Parcel, Pull, Work};
 use grasp_core::repo::Site;
 use grasp_core::repo::state::is_oid;
 

@@ -15,17 +15,17 @@ mod sight;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::Order;
+use grasp_core::admission::io::{Input, PushId, Source, Submission, Ticket};
+use grasp_core::admission::policy::{Mode, Rules};
+use grasp_core::disk_budget::Quotas;
 use grasp_core::limits;
-use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Event, EventId};
 use grasp_core::nostr::{PublicKey, Refusal, Signed, Verdict, Verifier, kinds};
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, PushId, Source, Submission, Ticket};
-use grasp_core::registrar::order::Order;
-use grasp_core::registrar::policy::{Mode, Rules};
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
-use grasp_core::storage::Quotas;
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::io::Followed;
 use grasp_core::time::{Moment, Now, Timestamp};
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
+use grasp_core::admission::moderation::Shelves;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
-use grasp_core::registrar::sweep::Shelves;
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{RepoId, Site};
 use grasp_core::time::Timestamp;

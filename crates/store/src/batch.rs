@@ -2,11 +2,12 @@
 
 use std::ops::Bound;
 
+use grasp_core::admission::io::{Summary, Tombstone, Write};
+use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::{PublicKey, Signed, kinds, supersedes};
-use grasp_core::registrar::io::{Summary, Tombstone, Write};
+use grasp_core::repo::RepoId;
 use grasp_core::time::Timestamp;
-use grasp_core::{limits, repo::RepoId};
 use heed::{PutFlags, RwTxn};
 
 use crate::error::{Result, StoreError};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use grasp_core::registrar::io::Todo;
+use grasp_core::admission::io::Todo;
 use heed::types::Bytes;
 use heed::{Database, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
 
@@ -170,8 +170,8 @@ impl Moment {
 mod tests {
     use std::collections::BTreeSet;
 
+    use grasp_core::admission::io::{Restored, Write};
     use grasp_core::nostr::PublicKey;
-    use grasp_core::registrar::io::{Restored, Write};
     use grasp_core::repo::{Identifier, RepoId, Site};
     use grasp_core::time::Timestamp;
     use grasp_sim::contract::draft;

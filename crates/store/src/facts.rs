@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Facts, Gone, Questions, Target};
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
-use grasp_core::nostr::kinds::{self, Class};
-use grasp_core::nostr::{PublicKey, Signed, json, supersedes};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Target};
+use grasp_core::nostr::kinds::Class;
+use grasp_core::nostr::{PublicKey, Signed, json, kinds, supersedes};
 use grasp_core::repo::catalog::Place;
 
 use crate::batch::{Batch, read_stamp};

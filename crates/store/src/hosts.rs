@@ -1,6 +1,6 @@
 //! What the hunt knows of git servers, as rows: `hash of host and port 16 → JSON`.
 
-use grasp_core::hunt::io::HostRow;
+use grasp_core::fetch::io::HostRow;
 
 use crate::batch::Batch;
 use crate::error::{Result, StoreError};

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::ops::{Bound, ControlFlow};
 
+use grasp_core::admission::io::Summary;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::negentropy::Item;
 use grasp_core::nostr::{Filter, json, kinds};
-use grasp_core::registrar::io::Summary;
 use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{Arrived, LocalIds, Root, Seq};
 use grasp_core::time::Timestamp;

@@ -2,8 +2,8 @@
 //! which it was.
 
 use grasp_core::sync::io::{Row, RowKey};
-use grasp_core::sync::peer::Peer;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_record::Peer;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use crate::batch::Batch;
 use crate::error::{Result, StoreError};

@@ -6,9 +6,9 @@
 //! Numbers are big-endian. A filter is checked against these bytes alone: equal tag values have equal escaped text, and
 //! marks say where it stands. The text is served as it is.
 
+use grasp_core::admission::io::Summary;
 use grasp_core::nostr::event::{Event, EventId, Stamp};
 use grasp_core::nostr::{Filter, PublicKey, Signed, json, kinds};
-use grasp_core::registrar::io::Summary;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 

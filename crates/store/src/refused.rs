@@ -10,8 +10,8 @@
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::repo::Identifier;
-use grasp_core::sync::refused::{Dependency, Layer, RefusedRow, Why};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::rejected::{Dependency, Layer, RefusedRow, Why};
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 
 use crate::batch::Batch;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use grasp_core::admission::io::Restored;
 use grasp_core::nostr::kinds;
-use grasp_core::registrar::io::Restored;
 use grasp_core::time::Timestamp;
 use heed::{Env, EnvOpenOptions, RoTxn, WithoutTls};
 
@@ -225,9 +225,9 @@ fn touch_reader_slots(env: &Env<WithoutTls>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use grasp_core::admission::io::{Upload, Write};
     use grasp_core::nostr::PublicKey;
     use grasp_core::nostr::event::EventId;
-    use grasp_core::registrar::io::{Upload, Write};
     use grasp_core::repo::{Identifier, RepoId, Site};
     use grasp_sim::contract::draft;
     use tempfile::TempDir;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::io::Summary;
+use grasp_core::admission::moderation::Shelves;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{PublicKey, Signed, json};
-use grasp_core::registrar::io::Summary;
-use grasp_core::registrar::sweep::Shelves;
 
 use crate::batch::Batch;
 use crate::error::{Result, StoreError};
@@ -63,7 +63,7 @@ impl Shelves for Batch<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use grasp_core::registrar::io::Write;
+    use grasp_core::admission::io::Write;
     use grasp_sim::contract::{Shelf, draft};
     use grasp_sim::memory::Memory;
     use tempfile::TempDir;

@@ -7,9 +7,9 @@
 //! Numbers are big-endian. The texts are identifier, tip and, if there is one, network, each behind its length in two
 //! bytes. No event has an id of zeros, which would be a hash of zeros.
 
+use grasp_core::admission::io::{Restored, Todo, Upload};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
-use grasp_core::registrar::io::{Restored, Todo, Upload};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Timestamp;
 use heed::RoTxn;

@@ -19,12 +19,12 @@ use super::push::Pusher;
 use super::repo::Repo;
 use super::{make, stock};
 use crate::latency::percentile;
-use crate::machine;
 use crate::meter::rounded;
 use crate::progress::Progress;
 use crate::random::Random;
-use crate::report;
-use crate::sync::sheet::{self, Row, remark};
+use crate::sync::sheet;
+use crate::sync::sheet::{Row, remark};
+use crate::{machine, report};
 
 /// Crawlers, each from a network of its own.
 const BOTS: u64 = 8;

@@ -4,11 +4,10 @@
 //! so the kernel forgets what they spent. A control group forgets nothing; where none can be made, whatever the machine
 //! did and this program did not is taken for the server's.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{fs, process, thread};
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;

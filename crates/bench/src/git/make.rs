@@ -11,9 +11,8 @@ use serde::Serialize;
 
 use super::stock;
 use crate::progress::Progress;
-use crate::prose;
 use crate::random::Random;
-use crate::{report, repository};
+use crate::{prose, report, repository};
 
 /// Commits between two files that do not compress: pictures, archives, models.
 const ASSET_EVERY: u64 = 50;

@@ -8,7 +8,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::client::Client;
-use super::pktline::{self, DELIMITER, FLUSH};
+use super::pktline;
+use super::pktline::{DELIMITER, FLUSH};
 
 /// The program that requests claim to come from.
 const AGENT: &str = "git/2.47.3";

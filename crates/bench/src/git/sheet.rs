@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::host::Side;
 use crate::meter::rounded;
-use crate::ratio::{self, Bound, Figure, Ratio};
-use crate::report;
+use crate::ratio::{Bound, Figure, Ratio};
+use crate::{ratio, report};
 
 /// All figures of a run, in the order in which they were noted.
 #[derive(Debug, Default)]

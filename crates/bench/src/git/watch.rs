@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc;
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::thread;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};

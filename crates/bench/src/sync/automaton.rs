@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{PublicKey, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId, Service};
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::health::BackoffConfig;
 use grasp_core::sync::io::{Arrived, Followed, Heard, Input, LocalIds, Loss, Note, Output, Root, Say, Session, SubId};
-use grasp_core::sync::refused::RefusedConfig;
-use grasp_core::sync::terms::Terms;
+use grasp_core::sync::rejected::RefusedConfig;
+use grasp_core::sync::relay_limits::Terms;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_core::time::{Moment, Now, Timestamp};
 use serde::Serialize;

@@ -11,11 +11,11 @@ use super::publish::{count, served};
 use super::server::{Follows, GLANCE, Plan, Server, sample};
 use super::wire::{Traffic, Wire};
 use super::world::{PATIENCE, SOURCE, World, seconds};
-use crate::connection::{self, Connection};
-use crate::machine;
+use crate::connection::Connection;
 use crate::meter::rounded;
 use crate::process::{Memory, Process};
 use crate::repository::{ANNOUNCEMENT, STATE};
+use crate::{connection, machine};
 
 /// What following cost.
 #[derive(Debug, Clone, Serialize)]

@@ -1,11 +1,11 @@
 //! The events that are followed: repositories, issues, and a comment on each. Signed once and kept in a file.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
 use nostr::event::EventId;

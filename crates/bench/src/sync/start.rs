@@ -16,9 +16,8 @@ use super::SyncArgs;
 use super::server::{Follows, Plan, Server};
 use super::sheet::{Row, remark};
 use super::world::{SOURCE, World};
-use crate::machine;
 use crate::meter::rounded;
-use crate::report;
+use crate::{machine, report};
 
 /// The file that says that a folder has everything.
 const COMPLETE: &str = "complete";

@@ -9,12 +9,12 @@ pub mod keys;
 pub mod kinds;
 pub mod message;
 pub mod negentropy;
-pub mod reason;
+pub mod rejection;
 pub mod relay_message;
-pub mod signed;
+pub mod signed_event;
 
 pub use event::{Event, EventId, Stamp, supersedes};
 pub use filter::Filter;
 pub use keys::PublicKey;
-pub use reason::{Refusal, Verdict};
-pub use signed::{Signed, Verifier};
+pub use rejection::{Refusal, Verdict};
+pub use signed_event::{Signed, Verifier};

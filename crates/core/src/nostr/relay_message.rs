@@ -5,10 +5,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::event::Event;
-use super::hex;
-use super::kinds;
 use super::message::{payload, split};
-use super::signed::{self, Signed};
+use super::signed_event::Signed;
+use super::{hex, kinds, signed_event};
 use crate::limits;
 use crate::sync::io::{Heard, More, Say, Standing, SubId};
 
@@ -87,7 +86,7 @@ fn read_event(sub: SubId, text: &str, max_event_bytes: usize) -> Option<Heard> {
     if !fits(&event, text.len(), max_event_bytes) {
         return Some(Heard::TooLarge(sub));
     }
-    if signed::hash(&event) != event.id.0 {
+    if signed_event::hash(&event) != event.id.0 {
         return None;
     }
     Some(Heard::Event(sub, Arc::new(event), Standing::New))
@@ -203,7 +202,8 @@ fn push_payload(text: &mut String, message: &[u8]) {
 mod tests {
     use nostr::prelude::{EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 
-    use super::super::message::{self, ClientMessage};
+    use super::super::message;
+    use super::super::message::ClientMessage;
     use super::*;
     use crate::nostr::Filter;
 

@@ -4,7 +4,7 @@ use url::Url;
 
 use super::announcement::Announcement;
 use super::id::RepoId;
-use super::site::Site;
+use super::repo_path::Site;
 use crate::nostr::event::Event;
 
 /// Where this service is reached: one host, optional port, optional base path (G1-16).

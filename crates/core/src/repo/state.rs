@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::id::Identifier;
-use super::refname;
+use super::ref_name;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Event, Stamp};
 
@@ -46,8 +46,8 @@ impl State {
     /// each other or an impossible object id waits like any other but is never looked for.
     #[must_use]
     pub fn is_satisfiable(&self) -> bool {
-        self.refs.iter().all(|(name, oid)| refname::is_valid(name) && is_oid(oid))
-            && !refname::conflict(self.refs.keys().map(String::as_str))
+        self.refs.iter().all(|(name, oid)| ref_name::is_valid(name) && is_oid(oid))
+            && !ref_name::conflict(self.refs.keys().map(String::as_str))
     }
 
     /// The object ids that must be here, each once.

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::chunk::Scope;
+use super::filters::Scope;
 use super::io::{More, SubId, Via};
 use super::live::LiveKey;
-use super::nego::Nego;
-use super::page::Pages;
+use super::negentropy::Nego;
+use super::pagination::Pages;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
 use crate::time::{Moment, Timestamp};

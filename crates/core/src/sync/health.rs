@@ -2,7 +2,7 @@
 //!
 //! Within a process only the monotonic clock counts; wall times are kept for the row that another process reads.
 
-use super::peer::HealthRow;
+use super::relay_record::HealthRow;
 use crate::limits;
 use crate::time::{Moment, Now, Timestamp};
 

@@ -7,15 +7,15 @@
 
 use std::sync::Arc;
 
-use super::peer::Peer;
-use super::refused::RefusedRow;
-use super::terms::Terms;
-use super::url::RelayUrl;
+use super::rejected::RefusedRow;
+use super::relay_limits::Terms;
+use super::relay_record::Peer;
+use super::relay_url::RelayUrl;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::filter::Filter;
 use crate::nostr::negentropy::Item;
-use crate::nostr::reason::Refusal;
+use crate::nostr::rejection::Refusal;
 use crate::repo::catalog::Place;
 use crate::repo::{Identifier, RepoId};
 use crate::time::Timestamp;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::batch::{BatchId, Stage};
-use super::chunk::{ID_BYTES, Portion, Scope, Size, text_len};
-use super::flaw::Flaw;
+use super::fault_injection::Flaw;
+use super::filters::{ID_BYTES, Portion, Scope, Size, text_len};
 use super::io::{Say, SubId};
-use super::link::{Link, State, Sub, Up, What};
-use super::peer::LiveForm;
+use super::relay::{Link, State, Sub, Up, What};
+use super::relay_record::LiveForm;
 use super::{Ctx, limits};
 use crate::nostr::filter::Filter;
 use crate::time::{Moment, Timestamp};

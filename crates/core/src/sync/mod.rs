@@ -7,54 +7,54 @@
 //! of it that of its [`terms`], and its complaints are understood in [`complaint`] and nowhere else.
 
 mod batch;
-mod chunk;
-mod compare;
-pub mod complaint;
-mod ctx;
-mod dial;
-mod drive;
-pub mod flaw;
-mod flight;
-mod follow;
+mod batch_planner;
+mod completion;
+mod connection;
+mod context;
+mod dialing;
+pub mod fault_injection;
+mod filters;
 pub mod health;
-mod hear;
+mod in_flight;
 pub mod io;
-pub mod link;
 mod live;
-pub mod nego;
-pub mod page;
-pub mod peer;
-mod plan;
-mod rebuff;
-mod recent;
-pub mod refused;
-mod relink;
-mod rows;
-mod session;
-mod settle;
-pub mod terms;
-pub mod url;
+pub mod negentropy;
+mod on_message;
+mod on_rejection;
+pub mod pagination;
+mod persistence;
+mod recent_arrivals;
+mod reconciliation;
+pub mod rejected;
+pub mod rejection_text;
+pub mod relay;
+pub mod relay_limits;
+pub mod relay_record;
+mod relay_set;
+pub mod relay_url;
+mod scheduler;
+mod target_updates;
+mod targets;
 mod view;
-mod wants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use self::batch::JobId;
-use self::ctx::{Chance, Ctx};
-use self::dial::Dials;
-use self::flaw::Flaw;
-use self::flight::Flights;
 use self::io::{AskId, Heard, Input, Output, Row, RowKey, Session};
-use self::link::{Link, LinkId};
-use self::peer::Peer;
-use self::recent::Recent;
-use self::refused::{RefusedConfig, RefusedIndex};
-use self::url::RelayUrl;
 pub use self::view::{LinkView, Progress, RepoLink, View};
-use self::wants::Wants;
+use super::sync::context::{Chance, Ctx};
+use super::sync::dialing::Dials;
+use super::sync::fault_injection::Flaw;
+use super::sync::in_flight::Flights;
+use super::sync::recent_arrivals::Recent;
+use super::sync::rejected::{RefusedConfig, RefusedIndex};
+use super::sync::relay::{Link, LinkId};
+use super::sync::relay_record::Peer;
+use super::sync::relay_url::RelayUrl;
+use super::sync::targets::Wants;
 use crate::limits;
-use crate::machine::Machine;
 use crate::repo::Service;
+use crate::state_machine::Machine;
 use crate::time::{Moment, Now, Timestamp};
 
 /// What sync is told once.
@@ -76,7 +76,7 @@ pub struct SyncConfig {
     pub backoff: health::BackoffConfig,
     /// How long refused events are remembered.
     pub refused: RefusedConfig,
-    /// What the coverage of an earlier life rests on; see [`peer::Covered`].
+    /// What the coverage of an earlier life rests on; see [`relay_record::Covered`].
     pub epoch: u64,
     /// Where chance begins.
     pub seed: u64,
@@ -148,7 +148,7 @@ impl Syncer {
     }
 
     fn flawed(&self, flaw: Flaw) -> bool {
-        flaw::makes(self.config.flaw, flaw)
+        fault_injection::makes(self.config.flaw, flaw)
     }
 
     /// Lets a link work with a view of everything else.
@@ -356,9 +356,9 @@ impl Machine for Syncer {
 }
 
 /// Which layer an event belongs to, for the refused index.
-fn layer(event: &crate::nostr::Event) -> refused::Layer {
+fn layer(event: &crate::nostr::Event) -> rejected::Layer {
     use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
-    if matches!(event.kind, ANNOUNCEMENT | STATE) { refused::Layer::Announcements } else { refused::Layer::Related }
+    if matches!(event.kind, ANNOUNCEMENT | STATE) { rejected::Layer::Announcements } else { rejected::Layer::Related }
 }
 
 /// The earlier of two times.

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::Syncer;
-use super::health;
+use super::completion::repos_of;
 use super::io::Via;
-use super::link::{Link, Status, Up, What};
-use super::peer::{Learned, Totals};
-use super::settle::repos_of;
-use super::url::RelayUrl;
-use super::wants::RepoKey;
-use crate::machine::Machine;
+use super::relay::{Link, Status, Up, What};
+use super::relay_record::{Learned, Totals};
+use super::relay_url::RelayUrl;
+use super::targets::RepoKey;
+use super::{Syncer, health};
 use crate::repo::RepoId;
+use crate::state_machine::Machine;
 use crate::time::Timestamp;
 
 /// Everything at one moment.

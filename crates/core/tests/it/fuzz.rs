@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use grasp_core::limits;
 use grasp_core::nostr::message::{BadMessage, ClientMessage};
-use grasp_core::nostr::{Event, Filter, Signed, json, relay_message, signed};
+use grasp_core::nostr::{Event, Filter, Signed, json, relay_message, signed_event};
 use grasp_core::sync::io::Heard;
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ fn check_message(text: &str, message: &ClientMessage<'_>) {
 fn check_heard(text: &str) -> bool {
     match relay_message::read(text, 64 * 1024) {
         Heard::Alive | Heard::Nonsense => return false,
-        Heard::Event(_, event, _) => assert_eq!(signed::hash(&event), event.id.0, "{text}"),
+        Heard::Event(_, event, _) => assert_eq!(signed_event::hash(&event), event.id.0, "{text}"),
         Heard::Closed(_, words) | Heard::Notice(words) | Heard::Ok(_, words) => check_words(&words),
         Heard::NegErr(_, words, _) | Heard::Auth(words) => check_words(&words),
         Heard::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
@@ -407,7 +407,7 @@ fn messages() -> Vec<String> {
 
 fn relay_messages() -> Vec<String> {
     let event = events().into_iter().map(|text| Event::parse(&text).expect("an event")).map(|mut event| {
-        event.id.0 = signed::hash(&event);
+        event.id.0 = signed_event::hash(&event);
         format!("[\"EVENT\",\"g7\",{}]", Signed::trusted(event).json())
     });
     let others = [

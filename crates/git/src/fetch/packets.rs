@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::pktline::{self, BadPacket, Packet};
+use crate::pktline;
+use crate::pktline::{BadPacket, Packet};
 
 /// Puts packets together.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! Answers of git, of others, and of nobody.
 
 use super::*;
-use crate::pktline::{self, BadPacket, Band};
+use crate::pktline;
+use crate::pktline::{BadPacket, Band};
 
 /// A small generator: the same answers in every run.
 struct Chance(u64);

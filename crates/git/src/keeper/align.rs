@@ -1,13 +1,14 @@
 //! Brings a site into line with what has been signed: objects first, then which pools it reads, then refs, then HEAD.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use grasp_core::admission::git_job::{Align, Aligned, Candidate, Otherwise, Parcel, Pull};
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::order::{Align, Aligned, Candidate, Otherwise, Parcel, Pull};
 use grasp_core::repo::state::is_oid;
-use grasp_core::repo::{Site, refname};
+use grasp_core::repo::{Site, ref_name};
 
 use super::closure::{Known, Seen, Sight};
 use super::copy::Copying;
@@ -315,7 +316,7 @@ fn is_sound(candidate: &Candidate) -> bool {
     let mut names: Vec<&str> = candidate.refs.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     candidate.refs.iter().all(|(name, oid)| {
-        (name.starts_with(BRANCHES) || name.starts_with(TAGS)) && refname::is_valid(name) && is_git_oid(oid)
+        (name.starts_with(BRANCHES) || name.starts_with(TAGS)) && ref_name::is_valid(name) && is_git_oid(oid)
     }) && names.windows(2).all(|pair| pair[0] != pair[1])
-        && !refname::conflict(names)
+        && !ref_name::conflict(names)
 }

@@ -1,12 +1,11 @@
 //! Whether everything that an object needs can be read: its history, its trees and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fs, io};
 
-use grasp_core::registrar::order::Parcel;
+use grasp_core::admission::git_job::Parcel;
 
 use super::{Doing, Keeper, Problem};
 use crate::child::{ChildProblem, Input};

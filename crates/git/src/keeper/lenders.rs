@@ -2,9 +2,9 @@
 //!
 //! Pools name no further pools, so that what is lent to a lender is not lent on.
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use grasp_core::repo::Site;
 

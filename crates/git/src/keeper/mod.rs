@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::registrar::order::{Order, Outcome, Work};
+use grasp_core::admission::git_job::{Order, Outcome, Work};
 use grasp_core::repo::Site;
 
 use crate::child::{ChildProblem, Git};

@@ -1,11 +1,12 @@
 //! Received packs: into a pool, or aside until somebody signs them.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use grasp_core::registrar::order::Parcel;
+use grasp_core::admission::git_job::Parcel;
 
 use super::{Doing, Keeper, Problem};
 use crate::crash;

@@ -1,10 +1,11 @@
 //! Takes away what nobody needs.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Seek, Write};
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use grasp_core::repo::Site;
 

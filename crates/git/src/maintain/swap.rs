@@ -3,9 +3,9 @@
 //! Every part is durable before the next one counts on it: new packs, commit-graph, index over all packs, removal. Whoever
 //! ends in between leaves a pool with too much in it.
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::index::{Fate, Indexes, bitmaps_of};
 use super::survey::{MIDX, Pack};

@@ -3,12 +3,13 @@
 //! The links keep what they lead to, whatever happens to the pool. What git makes lies beside them and is on the same file
 //! system, so that it can be moved into the pool.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fs, io};
 
-use grasp_core::registrar::order::Parcel;
+use grasp_core::admission::git_job::Parcel;
 
 use super::survey::{MIDX, Pack};
 use super::{Doing, MAX_WORDS, Maintainer, Problem};

@@ -3,9 +3,10 @@
 //! Comparing numbers would not do: a walk also lists objects that were here all along, such as those that a revert brings
 //! back, and each of them would hide one that nothing refers to.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::{fs, io};
 
 use super::incoming::Incoming;
 

@@ -5,13 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::carried::{self, Carried};
+use super::carried;
+use super::carried::Carried;
 use super::incoming::{Body, Incoming, PackLimits, Received};
 use super::problem::{PackProblem, Reading};
 use super::walk::{Must, Tip, Tips, Walk, is_oid};

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use grasp_core::admission::push::Command;
 use grasp_core::limits;
-use grasp_core::registrar::push::Command;
 
-use crate::pktline::{self, BadPacket, Packet};
+use crate::pktline;
+use crate::pktline::{BadPacket, Packet};
 
 /// Characters of a client's name that are kept: it stands in logs.
 const MAX_AGENT: usize = 100;

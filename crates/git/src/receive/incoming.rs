@@ -1,10 +1,11 @@
 //! A pack that is being received: a folder of its own, which is gone when nobody wants it any more.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use grasp_core::registrar::order::Parcel;
+use grasp_core::admission::git_job::Parcel;
 
 use super::problem::PackProblem;
 use crate::layout::Layout;

@@ -1,9 +1,10 @@
 //! The answer to a push: what became of each ref, in git's own format, and words for the person who pushed.
 
-use grasp_core::registrar::push::Command;
+use grasp_core::admission::push::Command;
 
 use super::commands::Capabilities;
-use crate::pktline::{self, Band};
+use crate::pktline;
+use crate::pktline::Band;
 
 /// Characters of one line that we send: a terminal shows a few lines of it.
 const MAX_TEXT: usize = 1_000;

@@ -2,7 +2,8 @@
 
 use super::BadRequest;
 use super::request::{MAX_BODY_BYTES, MAX_LINES};
-use crate::pktline::{self, Packet};
+use crate::pktline;
+use crate::pktline::Packet;
 
 /// What stands next in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,10 @@
 //! Links to all git data at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::RwLockWriteGuard;
+use std::{fs, io};
 
 use crate::keeper::lenders::Readable;
 use crate::layout::Layout;

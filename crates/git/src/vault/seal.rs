@@ -1,9 +1,9 @@
 //! How it is known that the bytes of a file are right.
 
-use std::fmt;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::{fmt, io};
 
 use grasp_core::nostr::hex;
 use sha1::Sha1;

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use grasp_core::admission::git_job::{Align, Aligned, Candidate, Order, OrderId, Outcome, Parcel, Pull, Work};
 use grasp_core::nostr::{EventId, PublicKey};
-use grasp_core::registrar::order::{Align, Aligned, Candidate, Order, OrderId, Outcome, Parcel, Pull, Work};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_git::child::{Bounds, Git};
 use grasp_git::keeper::{Carried, Keeper};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grasp_core::limits;
-use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::nostr::rejection::{Refusal, Verdict};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grasp_core::hunt::{QuarryView, View};
+use grasp_core::fetch::{QuarryView, View};
 use grasp_core::nostr::EventId;
 use grasp_core::repo::Site;
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grasp_core::sync::io::{Order, Via};
-use grasp_core::sync::url::RelayUrl;
-use grasp_core::sync::{LinkView, link};
+use grasp_core::sync::relay_url::RelayUrl;
+use grasp_core::sync::{LinkView, relay};
 use serde_json::{Value, json};
 
 use super::Admin;
@@ -70,7 +70,7 @@ pub(super) async fn reconcile(admin: &Arc<Admin>, request: Request, tell: Teller
         return Err(Complaint::new("paused", format!("{url} is paused; `graspd relays resume {url}` ends that")));
     }
     let Some(Known::Followed(before)) = sync.order(Order::Reconcile(url.clone())).await else { return Err(busy()) };
-    if before.link.status == link::Status::Disconnected {
+    if before.link.status == relay::Status::Disconnected {
         sync.order(Order::Retry(url.clone())).await.ok_or_else(busy)?;
     }
     // One that asks for everything and is under way began before; another follows it.
@@ -112,7 +112,7 @@ fn step(link: &LinkView) -> (String, u64, Option<u64>) {
             let what = format!("{what} ({requests} requests to go{events})");
             (what, way.done as u64, Some(way.total as u64))
         }
-        (None, None) if link.status == link::Status::Connecting => ("connecting".to_owned(), 0, None),
+        (None, None) if link.status == relay::Status::Connecting => ("connecting".to_owned(), 0, None),
         (None, None) => ("waiting for its turn".to_owned(), 0, None),
     }
 }

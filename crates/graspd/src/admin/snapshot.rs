@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::wire::{Complaint, Gone, Request, Teller};
-use crate::vault::moment::{self, Served};
+use crate::vault::moment;
+use crate::vault::moment::Served;
 
 /// Links all git data and copies the store, says where, and removes it when the client hangs up. Pushes and events go on;
 /// what would remove git data waits while links are made.

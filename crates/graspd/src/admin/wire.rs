@@ -9,8 +9,7 @@
 //! {"done":{…}}    or    {"error":{"code":"busy","text":"…"}}           the last line
 //! ```
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};

@@ -1,6 +1,7 @@
 //! One call to the running server.
 
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::path::Path;
 
 use bytes::Bytes;

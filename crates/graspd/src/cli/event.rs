@@ -1,14 +1,15 @@
 //! `graspd key` and `graspd event`: enough to try a server by hand, without another program. For daily work there is ngit.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures_util::{SinkExt, StreamExt};
-use grasp_core::outbound::{Purpose, Reach, Target};
+use grasp_core::net::{Purpose, Reach, Target};
 use nostr::event::{Event, EventBuilder, FinalizeEvent, Kind, Tag};
 use nostr::key::Keys;
 use nostr::nips::nip19::ToBech32;

@@ -32,7 +32,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use self::call::{Body, Line};
-use crate::config::{self, ConfigErrors};
+use crate::config;
+use crate::config::ConfigErrors;
 
 /// One command.
 struct Declared {

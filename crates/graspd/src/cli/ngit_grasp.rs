@@ -20,7 +20,8 @@ use crate::rooms;
 use crate::vault::import::Tally;
 use crate::vault::moment::{Served, failed};
 use crate::vault::ngit::{Repository, Source, Survey, Workplace};
-use crate::vault::pushing::{self, Part};
+use crate::vault::pushing;
+use crate::vault::pushing::Part;
 
 pub(super) fn command() -> Command {
     let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(path_value());

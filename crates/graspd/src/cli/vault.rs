@@ -15,11 +15,11 @@ use super::{Context, Failure, json_argument, or_unread, path_value, say};
 use crate::config::{Config, Loaded};
 use crate::door::pages::status::words::{bytes, count};
 use crate::rooms;
-use crate::vault::backup::{self, Plan};
+use crate::vault::backup::Plan;
 use crate::vault::manifest::Manifest;
-use crate::vault::moment::{self, Scene, Served, failed};
-use crate::vault::restore;
-use crate::vault::verify::{self, Report};
+use crate::vault::moment::{Scene, Served, failed};
+use crate::vault::verify::Report;
+use crate::vault::{backup, moment, restore, verify};
 
 fn folder(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).value_name("DIR").help(help).value_parser(path_value())

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use grasp_core::admission::policy::lists::{Archive, BadEntry, Entries, Entry, Lists, Unwanted};
 use grasp_core::limits;
-use grasp_core::registrar::policy::lists::{Archive, BadEntry, Entries, Entry, Lists, Unwanted};
 use grasp_core::repo::Service;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::parse;
 use super::problem::quote;

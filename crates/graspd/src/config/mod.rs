@@ -34,10 +34,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use grasp_core::hunt::Limits;
-use grasp_core::registrar::policy::lists::Lists;
-use grasp_core::storage::Quotas;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::admission::policy::lists::Lists;
+use grasp_core::disk_budget::Quotas;
+use grasp_core::fetch::Limits;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::receive::PackLimits;
 
 use crate::hands::budget::Allowance;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
-use grasp_core::hunt::Limits;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::fetch::Limits;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::cidr::Cidr;
 use super::problem::quote;

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::hunt::Limits;
-use grasp_core::storage::Quotas;
+use grasp_core::disk_budget::Quotas;
+use grasp_core::fetch::Limits;
 
 use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::lists::{Parts, Written};
 use super::problem::{ConfigErrors, Origin, Problem};
-use super::settings::{self, FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
+use super::settings::{FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
 use super::{
     ADMIN_SOCKET_FILE, Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt,
-    SyncSettings, parse, suggest,
+    SyncSettings, parse, settings, suggest,
 };
 use crate::hands::budget::Allowance;
 use crate::meter::Scales;

@@ -9,7 +9,8 @@ use grasp_core::limits;
 
 use super::dotenv::DotEnv;
 use super::file::File;
-use super::lists::{self, Files};
+use super::lists;
+use super::lists::Files;
 use super::problem::{Origin, Problem};
 use super::settings::{FILE_VARIABLE, PREFIX, SETTINGS, Setting};
 

@@ -259,7 +259,7 @@ fn unwanted_events_are_authors_and_ids() {
 
 #[test]
 fn archives_exclude_each_other_and_are_read_only_unless_told_otherwise() {
-    use grasp_core::registrar::policy::lists::Archive;
+    use grasp_core::admission::policy::lists::Archive;
     for (flags, read_only) in [
         (&[][..], false),
         (&[("ARCHIVE_ALL", "true")][..], true),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use grasp_core::storage::Mark;
+use grasp_core::disk_budget::Mark;
 use grasp_core::time::Moment;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};

@@ -18,7 +18,8 @@ use tracing::{debug, warn};
 use super::networks::Place;
 use super::pace::{HeadTimer, Paced, Progress};
 use super::places::Taken;
-use super::routes::{self, House};
+use super::routes;
+use super::routes::House;
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
 pub(crate) const BREATH: Duration = Duration::from_millis(50);

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::manners::Bucket;
+use grasp_core::remote_limits::Bucket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::limits;
-use grasp_core::registrar::policy::Mode;
-use grasp_core::registrar::policy::lists::{Archive, Lists};
-use grasp_core::storage;
+use grasp_core::admission::policy::Mode;
+use grasp_core::admission::policy::lists::{Archive, Lists};
+use grasp_core::{disk_budget, limits};
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Policy};
@@ -106,7 +105,7 @@ fn document(config: &Config, lists: &Lists, owner: &str, instance: &str) -> Stri
 /// What may be stored; what has no bound is not named.
 fn kept(config: &Config) -> Value {
     let quotas = &config.quotas;
-    let soft = |bytes| storage::Budget::new(bytes, config.disk.soft_percent).soft;
+    let soft = |bytes| disk_budget::Budget::new(bytes, config.disk.soft_percent).soft;
     let bounds = [
         ("disk_budget_bytes", config.disk.bytes),
         ("disk_soft_bytes", config.disk.bytes.map(soft)),

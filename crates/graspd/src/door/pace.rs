@@ -1,7 +1,8 @@
 //! Whether a connection still moves: bytes in both directions, and when the last of them did.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

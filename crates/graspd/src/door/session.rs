@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::nostr::message::{self, BadMessage, ClientMessage};
-use grasp_core::nostr::reason::{Refusal, Verdict};
-use grasp_core::nostr::{Event, PublicKey, Verifier, auth};
+use grasp_core::nostr::message::{BadMessage, ClientMessage};
+use grasp_core::nostr::rejection::{Refusal, Verdict};
+use grasp_core::nostr::{Event, PublicKey, Verifier, auth, message};
 use grasp_core::repo::Service;
 use grasp_core::time::Moment;
 use grasp_store::Store;
@@ -40,8 +40,8 @@ use crate::hands::live::LiveDoor;
 use crate::hands::mail::{Head, Letter, Postbox, SubKey, push_frame};
 use crate::hands::offer::Offer;
 use crate::hands::readers::{Job, ReadersDoor, ScanJob};
-use crate::meter::Meter;
-use crate::meter::relay::{self, Sitting};
+use crate::meter::relay::Sitting;
+use crate::meter::{Meter, relay};
 use crate::reload::Settings;
 
 /// How long a client may take to make room for what it asked for.

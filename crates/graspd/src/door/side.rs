@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tracing::debug;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use grasp_core::limits;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, Request, StatusCode, Version};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Request, StatusCode, Version, header};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;

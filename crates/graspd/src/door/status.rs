@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use grasp_core::hunt;
+use grasp_core::fetch;
 use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
 use grasp_core::time::Moment;
-use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
+use hyper::header::HeaderValue;
+use hyper::{StatusCode, header};
 use tokio::sync::watch;
 
 use super::health;
@@ -31,7 +31,7 @@ pub(crate) struct StatusBoard {
     /// What sync shows, if there is sync.
     pub(crate) sync: Option<watch::Receiver<Arc<Picture>>>,
     /// What the hunt shows, if there is one.
-    pub(crate) hunt: Option<watch::Receiver<Arc<hunt::View>>>,
+    pub(crate) hunt: Option<watch::Receiver<Arc<fetch::View>>>,
     pub(crate) leaving: watch::Receiver<bool>,
     /// What was made last. Whoever comes while it is made anew waits for that, which takes a few milliseconds.
     pub(crate) made: Mutex<Option<(Moment, Arc<Made>)>>,

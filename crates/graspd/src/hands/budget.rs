@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use grasp_core::storage::{self, Mark};
+use grasp_core::disk_budget;
+use grasp_core::disk_budget::Mark;
 
 /// What the operator allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +27,7 @@ pub(crate) struct Standing {
     /// Bytes that are used.
     pub(crate) used: u64,
     /// The marks.
-    pub(crate) budget: storage::Budget,
+    pub(crate) budget: disk_budget::Budget,
     /// Which has been reached.
     pub(crate) mark: Mark,
 }
@@ -84,7 +85,7 @@ impl Budget {
         let used = self.used();
         let most = used.saturating_add(free);
         let bytes = allowance.bytes.map_or(most, |bytes| bytes.min(most));
-        let budget = storage::Budget::new(bytes, allowance.soft_percent);
+        let budget = disk_budget::Budget::new(bytes, allowance.soft_percent);
         self.hard.store(budget.hard, Ordering::Relaxed);
         self.soft.store(budget.soft, Ordering::Relaxed);
         Standing { used, budget, mark: self.mark() }
@@ -93,7 +94,7 @@ impl Budget {
     /// Which mark is reached, by the marks of the last look.
     pub(crate) fn mark(&self) -> Mark {
         let marks = [&self.hard, &self.soft].map(|mark| mark.load(Ordering::Relaxed));
-        let budget = storage::Budget { hard: marks[0], soft: marks[1] };
+        let budget = disk_budget::Budget { hard: marks[0], soft: marks[1] };
         match budget.mark(self.used()) {
             // Answers that are kept make way before anybody is refused for their sake.
             Mark::Soft => budget.mark(self.used().saturating_sub(self.kept.load(Ordering::Relaxed))),

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
+use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::lists::Lists;
+use grasp_core::disk_budget::{Quotas, Weight, Whose};
 use grasp_core::nostr::PublicKey;
-use grasp_core::registrar::policy::Rules;
-use grasp_core::registrar::policy::lists::Lists;
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId, Site};
-use grasp_core::storage::{Quotas, Weight, Whose};
 use grasp_git::layout::Layout;
 use grasp_git::refs::Refs;
 

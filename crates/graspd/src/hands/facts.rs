@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::hunt::io::Quarry;
+use grasp_core::admission::Registrar;
+use grasp_core::admission::io::{Found, Question, Told};
+use grasp_core::admission::policy::Rules;
+use grasp_core::admission::purgatory::{Search, Waiting, What};
+use grasp_core::fetch::io::Quarry;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::kinds;
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Found, Question, Told};
-use grasp_core::registrar::policy::Rules;
-use grasp_core::registrar::purgatory::{Search, Waiting, What};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site, State};
 use grasp_core::sync::io::{Followed, Seq};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use grasp_core::admission::git_job::{Order, Outcome, Parcel, Work};
 use grasp_core::limits;
-use grasp_core::registrar::order::{Order, Outcome, Parcel, Work};
 use grasp_git::keeper::Keeper;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::hunt::io::{Kept, Quarry};
+use grasp_core::fetch::io::{Kept, Quarry};
 use grasp_core::repo::{Identifier, Site};
 use tokio::sync::Notify;
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site, State};
 use grasp_git::layout::Layout;
-use grasp_git::maintain::{self, Maintainer, Problem, Tidied};
+use grasp_git::maintain;
+use grasp_git::maintain::{Maintainer, Problem, Tidied};
 use tracing::{debug, warn};
 
 use super::directory::Directory;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use grasp_core::hunt::io::{FetchId, HostRow};
+use grasp_core::admission::git_job::{Order, Parcel};
+use grasp_core::admission::io::{Arrival, Delivery, Haul, Push, PushId};
+use grasp_core::admission::push::{Command, Permit, PushRefusal};
+use grasp_core::disk_budget::Mark;
+use grasp_core::fetch::io::{FetchId, HostRow};
 use grasp_core::nostr::{EventId, PublicKey, Signed};
-use grasp_core::registrar::io::{Arrival, Delivery, Haul, Push, PushId};
-use grasp_core::registrar::order::{Order, Parcel};
-use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site};
-use grasp_core::storage::Mark;
 use grasp_core::sync::io::{Row, RowKey};
 use grasp_git::keeper::Carried;
 use grasp_git::receive::Incoming;

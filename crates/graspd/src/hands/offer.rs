@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::admission::io::Source;
+use grasp_core::admission::policy::Rules;
+use grasp_core::nostr::rejection::{Refusal, Verdict};
 use grasp_core::nostr::{Event, EventId, PublicKey, Signed, Verifier, kinds};
-use grasp_core::registrar::io::Source;
-use grasp_core::registrar::policy::Rules;
 use grasp_core::sync::io::{Submission, Ticket};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 

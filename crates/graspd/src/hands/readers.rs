@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
-use grasp_core::nostr::message;
-use grasp_core::nostr::negentropy::{self, Item};
+use grasp_core::nostr::negentropy::Item;
+use grasp_core::nostr::{message, negentropy};
 use grasp_store::{Progress, Scan, Store};
 use tracing::error;
 

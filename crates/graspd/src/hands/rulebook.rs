@@ -5,15 +5,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use grasp_core::registrar::policy::Rules;
-use grasp_core::registrar::policy::lists::Lists;
+use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::lists::Lists;
 use grasp_core::sync::io::NewRules;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::line::Line;
 use super::notes::Note;
 use super::sync_post::SyncPost;
-use crate::config::{self, Config};
+use crate::config;
+use crate::config::Config;
 
 /// How long whoever changes the rules waits to hear that they hold: a commit takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);

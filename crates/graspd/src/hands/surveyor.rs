@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use grasp_core::storage::Mark;
+use grasp_core::disk_budget::Mark;
 use grasp_core::time::Timestamp;
 use tracing::debug;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::purgatory::{Search, Waiting, What};
+use grasp_core::admission::Registrar;
+use grasp_core::admission::purgatory::{Search, Waiting, What};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Moment;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use grasp_core::disk_budget::Mark;
 use grasp_core::limits;
-use grasp_core::storage::Mark;
 use grasp_core::time::{Moment, Timestamp};
 use grasp_store::{DiskUse as Space, Store};
 use tokio::sync::watch;

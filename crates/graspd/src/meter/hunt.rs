@@ -148,7 +148,7 @@ impl HuntMeter {
 
 #[cfg(test)]
 mod tests {
-    use grasp_core::hunt::io::End;
+    use grasp_core::fetch::io::End;
 
     use super::super::Meter;
     use super::*;

@@ -1,6 +1,7 @@
 //! What is registered: the numbers themselves, and what they are called.
 
-use std::fmt::{self, Write};
+use std::fmt;
+use std::fmt::Write;
 use std::hash::Hash;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, text};

@@ -55,7 +55,7 @@ mod tests {
     use grasp_core::nostr::event::EventId;
     use grasp_core::repo::{Identifier, RepoId};
     use grasp_core::sync::io::{Loss, Reconnect};
-    use grasp_core::sync::url::RelayUrl;
+    use grasp_core::sync::relay_url::RelayUrl;
 
     use super::*;
 

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::nostr::rejection::{Refusal, Verdict};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::words::{self, NO_KIND};
-use super::{Ledger, Meter, counter, gauge, histogram};
+use super::words::NO_KIND;
+use super::{Ledger, Meter, counter, gauge, histogram, words};
 
 /// What clients say.
 pub(crate) const HEARD: [&str; 9] =
@@ -387,7 +387,7 @@ mod tests {
         meter.relay().judged(Some(1), &Verdict::Accept);
         meter.relay().judged(Some(30617), &Verdict::Refuse(Refusal::NotListed));
         meter.relay().judged(None, &Verdict::Refuse(Refusal::TooFast));
-        meter.relay().judged(Some(40_000), &Verdict::Hold(grasp_core::nostr::reason::Need::GitData));
+        meter.relay().judged(Some(40_000), &Verdict::Hold(grasp_core::nostr::rejection::Need::GitData));
         meter.relay().released(30618);
         let text = meter.encode();
         for line in [

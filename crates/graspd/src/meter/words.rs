@@ -1,6 +1,7 @@
 //! Words that label values: names of variants, and kinds of events that people know.
 
-use std::fmt::{self, Write};
+use std::fmt;
+use std::fmt::Write;
 
 use grasp_core::nostr::kinds;
 

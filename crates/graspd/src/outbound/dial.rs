@@ -9,13 +9,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use grasp_core::limits;
-use grasp_core::outbound::{Forbidden, Host, Reach, Target};
+use grasp_core::net::{Forbidden, Host, Reach, Target};
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::{TlsConnector, rustls};
 
 use super::lookup::{Resolve, System};
 use super::stream::Stream;

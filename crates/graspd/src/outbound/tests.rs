@@ -5,13 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::outbound::{Forbidden, Purpose, Reach, Scope, Target};
+use grasp_core::net::{Forbidden, Purpose, Reach, Scope, Target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::dial::{DialProblem, Dialler, Route};
-use super::http::{self, GetProblem};
+use super::http;
+use super::http::GetProblem;
 use super::testing::{Book, acceptor, dialler, trusting};
 
 fn target(text: &str, reach: Reach) -> Target {

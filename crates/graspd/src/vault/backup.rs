@@ -4,7 +4,8 @@
 //! server files are linked and not copied, which takes no room and no time, and protects against mistakes but not against
 //! the loss of that disk.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};

@@ -6,16 +6,17 @@
 //! other events. A folder of our own keeps what has been read and what is done: whatever is interrupted goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
+use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::{Event, PublicKey, Signed, Verifier, kinds};
-use grasp_core::registrar::policy::Rules;
 use grasp_core::repo::catalog::{Catalog, Place};
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Announcement, Identifier, RepoId};
 use grasp_core::time::Timestamp;
 use grasp_git::layout::file_name;

@@ -1,8 +1,9 @@
 //! How far something has come, beside the file that it is about: `FILE.graspd-progress`, `FILE.graspd-import`.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result};
 use grasp_git::vault::Sealer;

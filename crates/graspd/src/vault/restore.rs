@@ -5,17 +5,18 @@
 //! is noted as one that must be brought into line, which the first start does before its doors open.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use grasp_core::registrar::io::Todo;
-use grasp_core::registrar::policy::Rules;
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::admission::io::Todo;
+use grasp_core::admission::policy::Rules;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site};
+use grasp_git::crash;
 use grasp_git::layout::{CONFIG, Layout, file_name};
 use grasp_git::refs::Refs;
-use grasp_git::{crash, vault};
 use grasp_store::Store;
 
 use super::manifest::{Entry, KEY, Manifest};
@@ -96,7 +97,7 @@ fn bring(root: &Path, entry: &Entry, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
         if entry.path.ends_with("HEAD") {
-            vault::make_folders(folder)?;
+            grasp_git::vault::make_folders(folder)?;
         }
     }
     let seal = backup::copy(&root.join(&entry.path), to, 0o600)?;

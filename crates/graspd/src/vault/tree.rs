@@ -1,8 +1,7 @@
 //! Walks through folders.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// All files and folders below a folder, by name, folders before what is in them. What is neither is an error: nothing of
 /// ours is a link.

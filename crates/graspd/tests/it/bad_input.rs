@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, hex, signed};
+use grasp_core::nostr::{Event, EventId, PublicKey, Signed, hex, signed_event};
 use grasp_sim::author::Author;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -313,7 +313,7 @@ fn forged(event: &Signed, by: &Author) -> String {
 fn nobodys() -> String {
     let mut event = Author::new(1).note(now(), &[], "").event().clone();
     event.pubkey = PublicKey([0xff; 32]);
-    event.id = EventId(signed::hash(&event));
+    event.id = EventId(signed_event::hash(&event));
     Signed::trusted(event).json().to_owned()
 }
 

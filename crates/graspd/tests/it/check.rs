@@ -1,10 +1,9 @@
 //! `graspd check` against set-ups that are broken: it says what is wrong and what mends it.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::thread;
+use std::{fs, thread};
 
 use serde_json::Value;
 

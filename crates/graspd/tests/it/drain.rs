@@ -1,13 +1,12 @@
 //! A server that is asked to stop lets everybody finish, says goodbye, and is gone in time.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use grasp_core::nostr::Signed;
 use serde_json::{Value, json};
@@ -17,8 +16,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
 use crate::support::sound::{entries, expect_objects, expect_sound};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, ZERO, packet, push_body};
-use crate::support::{Client, DEADLINE, Server, command, eventually};
+use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, ZERO, packet, push_body};
+use crate::support::{Client, DEADLINE, Server, command, eventually, wire};
 
 /// SIGTERM, without waiting for what comes of it.
 fn ask_to_stop(server: &Server) {

@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use crate::support::attack::{
     BLOB, COMMIT, MB, Packer, Watch, children, connect, expect_nothing_left, gzip, gzipped_zeros, read_to_close, sealed,
 };
-use crate::support::eventually;
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs, packet};
+use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs, packet};
+use crate::support::{eventually, wire};
 
 /// A server with one repository that has a commit, and a state that waits for another one, which is in the tree only.
 struct Scene {

@@ -1,10 +1,9 @@
 //! Many at once: clones, followers, uploads. Everybody gets an answer, nobody more than a share, and pushes go on.
 
-use std::fs;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use grasp_core::limits;
 use grasp_sim::author::Author;
@@ -12,8 +11,8 @@ use grasp_sim::author::Author;
 use crate::support::attack::{Watch, connect, expect_nothing_left, files};
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, Answer, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, packet};
-use crate::support::{Server, eventually};
+use crate::support::wire::{Answer, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, packet};
+use crate::support::{Server, eventually, wire};
 
 const PROXY: (&str, &str) = ("TRUSTED_PROXY_CIDRS", "127.0.0.0/8");
 

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use crate::support::DEADLINE;
 use crate::support::git::{DEVELOP, MAIN, Maintainer, PROTOCOLS, THEN, Work, fetchable, refs, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, UPLOAD_REQUEST, VERSION_2, ls_refs, packet};
+use crate::support::wire::{UPLOAD_REQUEST, VERSION_2, ls_refs, packet};
+use crate::support::{DEADLINE, wire};
 
 /// A repository with a history: five commits on `main`, a branch, a tag.
 struct Story {

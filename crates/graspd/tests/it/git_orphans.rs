@@ -1,11 +1,11 @@
 //! Git processes that a killed server leaves behind do no harm to the next one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::thread;
+use std::{fs, thread};
 
 use grasp_core::nostr::Signed;
 use grasp_core::repo::Service;

@@ -5,7 +5,8 @@ use grasp_sim::author::owned;
 
 use crate::support::git::{MAIN, THEN, Work, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, Answer, UPLOAD_REQUEST, VERSION_2, ls_refs};
+use crate::support::wire;
+use crate::support::wire::{Answer, UPLOAD_REQUEST, VERSION_2, ls_refs};
 
 fn get(stage: &Stage, path: &str) -> Answer {
     let answer = wire::ask(&stage.server, "GET", path, &[]);

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use grasp_core::nostr::{Signed, kinds};
 use serde_json::Value;
 
-use crate::support::eventually;
 use crate::support::git::{MAIN, Maintainer, Refs, THEN, Work, fetchable, ls_remote, refs, repo_path};
 use crate::support::stage::{End, Stage, main_at, one_commit};
-use crate::support::wire;
+use crate::support::{eventually, wire};
 
 const ON: (&str, &str) = ("GRASP06_ENABLE", "true");
 

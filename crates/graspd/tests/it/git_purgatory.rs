@@ -5,10 +5,9 @@ use std::fs;
 use grasp_core::nostr::{Signed, kinds};
 use serde_json::Value;
 
-use crate::support::eventually;
 use crate::support::git::{MAIN, Maintainer, THEN, Work, repo_path};
 use crate::support::stage::{End, Stage, main_at, one_commit};
-use crate::support::wire;
+use crate::support::{eventually, wire};
 
 /// What is said about what waits at a repository.
 #[track_caller]

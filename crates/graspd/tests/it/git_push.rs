@@ -5,11 +5,10 @@ use std::thread;
 use grasp_core::nostr::Signed;
 use serde_json::json;
 
-use crate::support::Server;
-use crate::support::eventually;
 use crate::support::git::{DEVELOP, MAIN, OLD, THEN, Work, noise, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit, served};
-use crate::support::wire::{self, EMPTY_PACK, ZERO};
+use crate::support::wire::{EMPTY_PACK, ZERO};
+use crate::support::{Server, eventually, wire};
 
 const NOTHING: [&str; 0] = [];
 

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use crate::support::eventually;
 use crate::support::git::{DEVELOP, MAIN, THEN, Work, fetchable, noise, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, RECEIVE_REQUEST, ZERO};
+use crate::support::wire::{RECEIVE_REQUEST, ZERO};
+use crate::support::{eventually, wire};
 
 /// Demands that nothing of pushes that failed is left in the git folder.
 fn expect_no_leftovers(stage: &Stage) {

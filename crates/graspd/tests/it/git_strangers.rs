@@ -11,8 +11,8 @@ use crate::support::attack::{connect, expect_nothing_left, files, read_to_close}
 use crate::support::git::{MAIN, Said, THEN, Work, repo_path};
 use crate::support::nginx::Nginx;
 use crate::support::stage::{Stage, main_at, one_commit};
-use crate::support::wire::{self, CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs};
-use crate::support::{Server, eventually};
+use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs};
+use crate::support::{Server, eventually, wire};
 
 /// Sends bytes and gives whatever comes back; nothing, if the connection is closed without an answer.
 fn raw(server: &Server, bytes: &[u8]) -> String {

@@ -9,8 +9,9 @@ use grasp_core::limits;
 use grasp_core::nostr::{Signed, kinds};
 use grasp_sim::author::Author;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{self, Error, HandshakeError, Message};
+use tokio_tungstenite::tungstenite::{Error, HandshakeError, Message};
 
 use crate::support::{Client, DEADLINE, Server, eventually};
 

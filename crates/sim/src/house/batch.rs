@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use grasp_core::machine::Machine;
+use grasp_core::admission::git_job::{Order, Parcel};
+use grasp_core::admission::io::{Found, Input, Output, PushId, Question, Ticket, Told, Write};
+use grasp_core::admission::push::{Permit, PushRefusal};
+use grasp_core::disk_budget::Weight;
 use grasp_core::nostr::{EventId, Verdict, supersedes};
-use grasp_core::registrar::io::{Found, Input, Output, PushId, Question, Ticket, Told, Write};
-use grasp_core::registrar::order::{Order, Parcel};
-use grasp_core::registrar::push::{Permit, PushRefusal};
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site};
-use grasp_core::storage::Weight;
+use grasp_core::state_machine::Machine;
 
 use super::{Crashed, Fate, House, View};
 use crate::contract::Shelf;

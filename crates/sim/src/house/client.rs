@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::io::{Arrival, Delivery, Input, Push, PushId};
+use grasp_core::admission::push::{Command, Permit, PushRefusal};
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::io::{Arrival, Delivery, Input, Push, PushId};
-use grasp_core::registrar::order::Parcel;
-use grasp_core::registrar::push::{Command, Permit, PushRefusal};
 use grasp_core::repo::Site;
 
 use super::batch::Batch;

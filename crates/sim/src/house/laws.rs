@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::machine::Machine;
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::Work;
+use grasp_core::admission::io::{Gone, Input, Todo};
+use grasp_core::admission::policy::Mode;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Signed, Stamp, kinds};
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Gone, Input, Todo};
-use grasp_core::registrar::order::Work;
-use grasp_core::registrar::policy::Mode;
 use grasp_core::repo::catalog::Place;
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, RepoId, Site, State};
+use grasp_core::state_machine::Machine;
 use grasp_core::time::Timestamp;
 
 use super::House;

@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::{Order, Outcome, Work};
+use grasp_core::admission::io::Input;
+use grasp_core::admission::moderation::Sweep;
+use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::lists::Lists;
 use grasp_core::limits;
-use grasp_core::machine::Machine;
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::Input;
-use grasp_core::registrar::order::{Order, Outcome, Work};
-use grasp_core::registrar::policy::Rules;
-use grasp_core::registrar::policy::lists::Lists;
-use grasp_core::registrar::sweep::Sweep;
+use grasp_core::state_machine::Machine;
 use grasp_core::time::Moment;
 
 use super::batch::Batch;

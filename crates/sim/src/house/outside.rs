@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::io::Source;
 use grasp_core::nostr::{Refusal, Signed, Verdict};
-use grasp_core::registrar::io::Source;
 use grasp_core::time::Now;
 
 use super::House;

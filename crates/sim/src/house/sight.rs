@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use grasp_core::hunt::io::Quarry;
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::{Order, OrderId};
+use grasp_core::admission::io::{Restored, Todo, Upload};
+use grasp_core::fetch::io::Quarry;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{PublicKey, Signed};
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Restored, Todo, Upload};
-use grasp_core::registrar::order::{Order, OrderId};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::sync::io::Followed;
 use grasp_core::time::Now;

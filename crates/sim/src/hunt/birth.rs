@@ -1,7 +1,7 @@
 //! How a seed becomes a life.
 
-use grasp_core::hunt::Limits;
-use grasp_core::sync::terms::GitTerms;
+use grasp_core::fetch::Limits;
+use grasp_core::sync::relay_limits::GitTerms;
 
 use super::cast::{Cast, EventCast, RepoCast, ServerCast, Temper, UrlCast};
 use crate::chance::Chance;

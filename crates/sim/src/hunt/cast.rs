@@ -1,7 +1,7 @@
 //! What a life begins with.
 
-use grasp_core::hunt::Limits;
-use grasp_core::sync::terms::GitTerms;
+use grasp_core::fetch::Limits;
+use grasp_core::sync::relay_limits::GitTerms;
 
 use crate::net::queue::Time;
 

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use grasp_core::hunt::Limits;
-use grasp_core::hunt::io::{End, Fetch, FetchId, Form, LookId};
-use grasp_core::sync::terms::GitTerms;
+use grasp_core::fetch::Limits;
+use grasp_core::fetch::io::{End, Fetch, FetchId, Form, LookId};
+use grasp_core::sync::relay_limits::GitTerms;
 
 use super::cast::Cast;
 use super::registrar::{Registrar, Stand, event_of};

@@ -1,6 +1,6 @@
 //! A whole life: hours of trouble, then honesty, then the question whether everything was found.
 
-use grasp_core::hunt::flaw::Flaw;
+use grasp_core::fetch::fault_injection::Flaw;
 
 use super::birth::{HEALED, cast};
 use super::law::Counts;

@@ -1,4 +1,4 @@
-//! The hunt in a world of strange git servers: a real [`Hunter`](grasp_core::hunt::Hunter), a virtual clock, one seed.
+//! The hunt in a world of strange git servers: a real [`Hunter`](grasp_core::fetch::Hunter), a virtual clock, one seed.
 //!
 //! - [`cast`]: what a life begins with; [`birth`]: how a seed becomes that.
 //! - [`server`]: what git servers do when they are asked; [`registrar`]: a model of who holds, releases and expires events.

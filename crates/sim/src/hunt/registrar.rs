@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::hunt::io::{Need, Place, Quarry, Sought};
+use grasp_core::fetch::io::{Need, Place, Quarry, Sought};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
 use grasp_core::repo::{Identifier, RepoId, Site};

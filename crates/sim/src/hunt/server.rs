@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::hunt::io::{End, Fetch, Form, Shown, Survey};
-use grasp_core::outbound::{Forbidden, Scope};
+use grasp_core::fetch::io::{End, Fetch, Form, Shown, Survey};
+use grasp_core::net::{Forbidden, Scope};
 
 use super::cast::{Cast, Temper};
 use crate::chance::Chance;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::hunt::flaw::Flaw;
-use grasp_core::hunt::io::{Catch, End, FetchId, HostRow, Input, Kept, LookId, Output, Shown, Survey};
-use grasp_core::hunt::origin::Origin;
-use grasp_core::hunt::{Hunter, Manners, Pace};
-use grasp_core::machine::Machine;
-use grasp_core::outbound::Reach;
+use grasp_core::fetch::fault_injection::Flaw;
+use grasp_core::fetch::io::{Catch, End, FetchId, HostRow, Input, Kept, LookId, Output, Shown, Survey};
+use grasp_core::fetch::origin::Origin;
+use grasp_core::fetch::{Hunter, Manners, Pace};
+use grasp_core::net::Reach;
 use grasp_core::repo::Identifier;
+use grasp_core::state_machine::Machine;
 use grasp_core::time::{Moment, Now, Timestamp};
 
 use super::cast::{Cast, Temper};
@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    fn fetch(&mut self, fetch: &grasp_core::hunt::io::Fetch) {
+    fn fetch(&mut self, fetch: &grasp_core::fetch::io::Fetch) {
         let url = self.places.get(&fetch.target.to_string()).copied();
         let repo = self.sites.get(&fetch.site.path()).copied();
         let (Some(url), Some(repo)) = (url, repo) else {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use grasp_core::nostr::PublicKey;
 use grasp_core::sync::SyncConfig;
-use grasp_core::sync::flaw::Flaw;
+use grasp_core::sync::fault_injection::Flaw;
 use grasp_core::sync::io::Order;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::corpus::{EPOCH, Ix, corpus};
 use super::fault::Fault;
@@ -15,7 +15,8 @@ use super::node::Node;
 use super::persona::Persona;
 use super::queue::{DAY, HOUR, MINUTE, Queue, SECOND, Time};
 use super::relay::Relay;
-use super::tale::{self, RELAYS, Role, SERVICES, Tale};
+use super::tale;
+use super::tale::{RELAYS, Role, SERVICES, Tale};
 use super::trace::Trace;
 use super::world::{Happening, World};
 use crate::chance::Chance;

@@ -8,10 +8,11 @@ use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::bits::{Bits, MOST};
-use super::tale::{self, SERVICES, Tale};
+use super::tale;
+use super::tale::{SERVICES, Tale};
 
 /// The wall time at which every world begins.
 pub const EPOCH: u64 = 1_700_000_000;

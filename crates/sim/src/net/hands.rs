@@ -1,20 +1,19 @@
 //! What does what the machine wants: dials, wires, verify threads, the writer, tables.
 
+use grasp_core::admission::io::Source;
 use grasp_core::nostr::{Verdict, kinds};
-use grasp_core::registrar::io::Source;
 use grasp_core::repo::State;
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::sync::io::{Input, Judgement, Loss, Output, Say, Session, Ticket};
 
 use super::bits::Bits;
 use super::conn::Wire;
 use super::corpus::{Ix, corpus};
-use super::interest;
 use super::node::{Node, Offer};
 use super::queue::{MINUTE, SECOND, Time};
 use super::relay::ConnId;
-use super::wire;
 use super::world::{Happening, Question, World};
+use super::{interest, wire};
 use crate::contract::Shelf;
 
 /// Events on their way to a verdict, in all and of one relay.

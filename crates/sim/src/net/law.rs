@@ -11,7 +11,7 @@ mod written;
 use std::fmt;
 
 use grasp_core::sync::io::{Input, Note, Order, Output, Session};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::{Moment, Now};
 
 use self::dials::Dials;

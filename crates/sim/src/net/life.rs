@@ -1,6 +1,6 @@
 //! A whole life: a week of trouble, then honesty, then the question whether everything has come.
 
-use grasp_core::sync::flaw::Flaw;
+use grasp_core::sync::fault_injection::Flaw;
 
 use super::birth::HEALED;
 use super::law::{Broken, Counts};

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::admission::io::Source;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Signed, Verdict, kinds};
-use grasp_core::registrar::io::Source;
 use grasp_core::repo::State;
 use grasp_core::repo::catalog::Place;
-use grasp_core::sync::link::Status;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay::Status;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::bits::Bits;
 use super::corpus::{Ix, corpus};
@@ -82,7 +82,7 @@ impl World {
         for (ix, url) in offered {
             let event = corpus().event(ix);
             let verdict = fork.submit_from(event, Source::Relay(url.clone()));
-            if matches!(verdict, Verdict::Hold(_) | Verdict::Known(grasp_core::nostr::reason::Known::Held))
+            if matches!(verdict, Verdict::Hold(_) | Verdict::Known(grasp_core::nostr::rejection::Known::Held))
                 && !self.dataless.contains(&ix)
             {
                 bring_data(&mut fork, ix);

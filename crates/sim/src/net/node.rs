@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use grasp_core::machine::Machine;
+use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::event::EventId;
-use grasp_core::registrar::policy::Rules;
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::io::{Input, Output, Seq, Session, Submission};
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_core::time::{Moment, Now, Timestamp};

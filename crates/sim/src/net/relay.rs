@@ -12,7 +12,8 @@ use super::corpus::{Ix, corpus};
 use super::law::is_dishonest;
 use super::persona::{Eose, How, Negentropy, Persona, Zero};
 use super::queue::{MINUTE, Time};
-use super::wire::{self, Copy, Frame};
+use super::wire;
+use super::wire::{Copy, Frame};
 use crate::chance::Chance;
 
 /// Names one connection for the life of the world.

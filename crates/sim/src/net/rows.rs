@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use grasp_core::nostr::EventId;
 use grasp_core::sync::io::{Restored, Row, RowKey};
-use grasp_core::sync::peer::Peer;
-use grasp_core::sync::refused::RefusedRow;
+use grasp_core::sync::rejected::RefusedRow;
+use grasp_core::sync::relay_record::Peer;
 
 /// The rows of a node.
 #[derive(Debug, Default)]

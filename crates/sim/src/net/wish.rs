@@ -5,7 +5,7 @@ use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Filter, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::sync::io::{Followed, Seq};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::bits::Bits;
 use super::corpus::corpus;

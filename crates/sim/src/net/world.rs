@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::machine::Machine;
 use grasp_core::nostr::Filter;
 use grasp_core::nostr::event::EventId;
 use grasp_core::repo::RepoId;
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::io::{AskId, Heard, Input, Loss, Say, Session, Standing};
-use grasp_core::sync::terms::Terms;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::conn::{Conn, Parcel, Wire};
 use super::corpus::{Ix, corpus};

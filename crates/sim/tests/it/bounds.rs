@@ -1,9 +1,9 @@
 //! Deadlines and bounds: nothing gives up while somebody works on it, and nobody can fill what is everybody's.
 
+use grasp_core::admission::io::PushId;
+use grasp_core::admission::push::PushRefusal;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Verdict, kinds};
-use grasp_core::registrar::io::PushId;
-use grasp_core::registrar::push::PushRefusal;
 use grasp_core::repo::Site;
 use grasp_sim::author::Author;
 use grasp_sim::cast::{m, main_at, o, oid, x};

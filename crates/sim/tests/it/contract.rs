@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Todo, Tombstone, Write};
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, Signed, kinds};
-use grasp_core::registrar::io::{Facts, Gone, Questions, Restored, Summary, Todo, Tombstone, Write};
 use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
 use grasp_core::time::Timestamp;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::{Signed, kinds};
-use grasp_core::registrar::policy::Rules;
 use grasp_sim::author::{Author, maintainers_tag};
 use grasp_sim::chance::Chance;
 use grasp_sim::house::{House, rules, service};

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use grasp_core::admission::io::{PushId, Source};
+use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::{EventId, Signed, kinds};
-use grasp_core::registrar::io::{PushId, Source};
-use grasp_core::registrar::policy::Rules;
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Site, State};
 use grasp_sim::author::{Author, maintainers_tag, owned};
 use grasp_sim::cast::oid;

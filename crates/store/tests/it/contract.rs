@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use grasp_core::admission::io::{Facts, Questions, Restored, Summary, Write};
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, Signed};
-use grasp_core::registrar::io::{Facts, Questions, Restored, Summary, Write};
 use grasp_core::repo::catalog::Place;
 use grasp_core::time::Timestamp;
-use grasp_sim::contract::{self, Shelf};
+use grasp_sim::contract;
+use grasp_sim::contract::Shelf;
 use grasp_sim::differential::differential;
 use grasp_store::{Batch, Options, Progress, Record, Scan, Store};
 use tempfile::TempDir;

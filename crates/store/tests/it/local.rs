@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Tombstone, Write};
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::negentropy::Item;
 use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::registrar::io::{Tombstone, Write};
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{Arrived, LocalIds, Root};
 use grasp_core::time::Timestamp;

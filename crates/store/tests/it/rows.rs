@@ -4,9 +4,9 @@ use std::path::Path;
 
 use grasp_core::nostr::event::EventId;
 use grasp_core::sync::io::{Row, RowKey};
-use grasp_core::sync::peer::{Covered, Peer};
-use grasp_core::sync::refused::{Dependency, Layer, RefusedRow, Why};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::rejected::{Dependency, Layer, RefusedRow, Why};
+use grasp_core::sync::relay_record::{Covered, Peer};
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 use grasp_store::{Options, Store};
 use tempfile::TempDir;

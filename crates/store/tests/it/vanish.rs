@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use grasp_core::admission::io::{Tombstone, Write};
 use grasp_core::limits;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::kinds;
-use grasp_core::registrar::io::{Tombstone, Write};
 use grasp_core::time::Timestamp;
 use grasp_sim::contract::draft;
 use grasp_store::{Options, Store};

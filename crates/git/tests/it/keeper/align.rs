@@ -1,7 +1,7 @@
 //! Objects, refs and HEAD follow what is signed.
 
+use grasp_core::admission::git_job::{Align, Aligned, Candidate, Otherwise, Outcome, Parcel, Work};
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::order::{Align, Aligned, Candidate, Otherwise, Outcome, Parcel, Work};
 use grasp_git::refs::Refs;
 use tempfile::TempDir;
 

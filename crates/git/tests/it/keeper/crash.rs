@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use grasp_core::registrar::order::{Align, Candidate, Order, OrderId, Outcome, Parcel, Work};
+use grasp_core::admission::git_job::{Align, Candidate, Order, OrderId, Outcome, Parcel, Work};
 use grasp_core::repo::Site;
 use tempfile::TempDir;
 
@@ -227,7 +227,10 @@ fn a_push_that_is_lost_in_the_middle_is_pushed_again() {
     // As after the first rename: the pack is in the pool, its index is not.
     let state = with_head(1, &[("refs/heads/main", &one)]);
     world.align(&announced(1), follow(&[parcel], state.clone()));
-    world.align(&announced(1), Align { otherwise: grasp_core::registrar::order::Otherwise::Clear, ..Align::default() });
+    world.align(
+        &announced(1),
+        Align { otherwise: grasp_core::admission::git_job::Otherwise::Clear, ..Align::default() },
+    );
     let packs = world.layout.pool(&announced(1)).join("pack");
     for entry in fs::read_dir(&packs).expect("a folder") {
         let path = entry.expect("an entry").path();

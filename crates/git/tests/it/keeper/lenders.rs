@@ -3,7 +3,7 @@
 use std::fs;
 use std::slice::from_ref;
 
-use grasp_core::registrar::order::{Align, Aligned, Outcome, Parcel, Work};
+use grasp_core::admission::git_job::{Align, Aligned, Outcome, Parcel, Work};
 use grasp_core::repo::Site;
 use tempfile::TempDir;
 

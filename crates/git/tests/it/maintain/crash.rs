@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use grasp_core::registrar::order::Align;
+use grasp_core::admission::git_job::Align;
 use grasp_git::maintain::Tidied;
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use grasp_core::registrar::order::Align;
+use grasp_core::admission::git_job::Align;
 use grasp_git::maintain::Tidied;
 use grasp_git::serve::{Effort, Protocol, upload_pack};
 use tempfile::TempDir;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use grasp_core::registrar::order::{Align, Aligned, Order, OrderId, Otherwise, Outcome, Work};
+use grasp_core::admission::git_job::{Align, Aligned, Order, OrderId, Otherwise, Outcome, Work};
 use grasp_core::repo::Site;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::maintain::{Maintainer, Tidied};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use grasp_core::registrar::order::Align;
+use grasp_core::admission::git_job::Align;
 use grasp_core::repo::Site;
 use grasp_git::maintain::Tidied;
 use tempfile::TempDir;

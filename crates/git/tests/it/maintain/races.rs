@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use grasp_core::registrar::order::Align;
+use grasp_core::admission::git_job::Align;
 use grasp_git::maintain::Tidied;
 use grasp_git::serve::{Effort, Protocol, upload_pack};
 use tempfile::TempDir;

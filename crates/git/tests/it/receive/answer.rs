@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use grasp_core::registrar::push::Command;
+use grasp_core::admission::push::Command;
 use grasp_git::pktline::{push, push_flush};
-use grasp_git::receive::report::{self, Refusal};
+use grasp_git::receive::report::Refusal;
 use grasp_git::receive::{
-    Capabilities, Connected, Incoming, PackSink, Progress, PushLimits, PushParser, PushRequest, Received,
+    Capabilities, Connected, Incoming, PackSink, Progress, PushLimits, PushParser, PushRequest, Received, report,
 };
 use tempfile::TempDir;
 

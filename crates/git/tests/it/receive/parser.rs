@@ -1,6 +1,6 @@
 //! The beginning of a push, read in pieces of any size.
 
-use grasp_core::registrar::push::Command;
+use grasp_core::admission::push::Command;
 use grasp_git::pktline::{push, push_flush, push_line};
 use grasp_git::receive::{BadPush, Progress, PushLimits, PushParser, PushRequest};
 

@@ -1,6 +1,7 @@
 //! A web server that is just large enough for git's client: one request per connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

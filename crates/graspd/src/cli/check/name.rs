@@ -3,7 +3,7 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use grasp_core::outbound::Reach;
+use grasp_core::net::Reach;
 
 use super::finding::Findings;
 use crate::config::Config;

@@ -10,10 +10,11 @@ use futures_util::stream;
 use grasp_core::limits;
 use grasp_core::repo::Site;
 use grasp_git::child::ChildProblem;
-use grasp_git::serve::{self, Effort, Fetch, Protocol, Request as Wish, Service, advertise};
+use grasp_git::serve;
+use grasp_git::serve::{Effort, Fetch, Protocol, Request as Wish, Service, advertise};
 use hyper::body::Incoming as HttpBody;
-use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, Request, StatusCode};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Request, StatusCode, header};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 

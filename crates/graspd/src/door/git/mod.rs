@@ -17,8 +17,8 @@ use grasp_git::child::Git;
 use grasp_git::layout::Layout;
 use grasp_git::serve::Capabilities;
 use hyper::body::Incoming as HttpBody;
-use hyper::header::{self, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::sync::Semaphore;
 use tracing::warn;
 

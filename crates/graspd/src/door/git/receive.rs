@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use grasp_core::admission::push::{Permit, PushRefusal};
 use grasp_core::limits;
-use grasp_core::registrar::push::{Permit, PushRefusal};
 use grasp_core::repo::Site;
 use grasp_git::crash;
 use grasp_git::receive::commands::{Progress, PushLimits, PushParser, PushRequest};
-use grasp_git::receive::report::{self, Refusal};
-use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View};
+use grasp_git::receive::report::Refusal;
+use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View, report};
 use hyper::body::Incoming as HttpBody;
 use hyper::{Request, StatusCode};
 use tracing::debug;

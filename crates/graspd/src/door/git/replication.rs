@@ -1,9 +1,9 @@
 //! What is known of a repository on other servers.
 
-use grasp_core::hunt::{Found, LookView};
+use grasp_core::fetch::{Found, LookView};
 use grasp_core::repo::Site;
-use grasp_core::sync::link::Status;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay::Status;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::GitHouse;
 use crate::door::pages::replication::{Has, RelayRow, Replication, ServerRow};

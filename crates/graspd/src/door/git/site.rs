@@ -7,8 +7,8 @@ use grasp_core::nostr::kinds;
 use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
 use grasp_git::refs::Target;
-use hyper::header::{self, HeaderValue};
-use hyper::{HeaderMap, StatusCode};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, StatusCode, header};
 
 use super::{Client, GitHouse, busy, fetch, replication, turn};
 use crate::door::pages::purgatory::{Standing, WaitingView, purgatory_json};

@@ -1,8 +1,8 @@
 //! What a browser sees at a repository's address.
 
 use super::purgatory::{Standing, WaitingView};
-use super::replication::{self, Replication};
-use super::{Link, NAME_CHARS, PROSE_CHARS, Text, hint, is_harmless, list, page, percent, shortened};
+use super::replication::Replication;
+use super::{Link, NAME_CHARS, PROSE_CHARS, Text, hint, is_harmless, list, page, percent, replication, shortened};
 
 /// Characters of an object id that are shown: enough to recognise it.
 const OID_CHARS: usize = 10;

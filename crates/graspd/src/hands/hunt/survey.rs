@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use grasp_core::hunt::io::Survey;
-use grasp_core::hunt::origin::Origin;
+use grasp_core::fetch::io::Survey;
+use grasp_core::fetch::origin::Origin;
 use grasp_core::limits;
-use grasp_core::outbound::{Purpose, Target};
-use grasp_core::sync::terms::{GitTerms, Terms};
+use grasp_core::net::{Purpose, Target};
+use grasp_core::sync::relay_limits::{GitTerms, Terms};
 use tokio::time::timeout;
 use tracing::debug;
 

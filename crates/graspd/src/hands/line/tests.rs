@@ -1,9 +1,9 @@
 //! Who is checked first, who is let through when, and what may wait.
 
-use grasp_core::nostr::reason::Refusal;
+use grasp_core::nostr::rejection::Refusal;
 use grasp_core::nostr::{EventId, Signed, kinds};
 use grasp_core::sync::io::{RowKey, Submission, Ticket, Via};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_sim::author::Author;
 use grasp_sim::house::rules;
 

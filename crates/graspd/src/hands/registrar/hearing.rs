@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::Outcome;
+use grasp_core::admission::io::{Input, Output, Submission, Ticket, Write};
 use grasp_core::limits;
-use grasp_core::machine::Machine;
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Output, Submission, Ticket, Write};
-use grasp_core::registrar::order::Outcome;
+use grasp_core::state_machine::Machine;
 use grasp_core::time::Now;
 use grasp_git::crash;
 use grasp_store::{Batch, StoreError};
 
 use super::settled::Settled;
 use super::{Arrived, Desk, State, Sweep};
-use crate::hands::facts;
-use crate::hands::notes::{self, Books, HuntNote, Note, OperatorNote};
+use crate::hands::notes::{Books, HuntNote, Note, OperatorNote};
 use crate::hands::offer::Checked;
 use crate::hands::rulebook::RulesChanged;
+use crate::hands::{facts, notes};
 use crate::meter;
 
 impl Desk {

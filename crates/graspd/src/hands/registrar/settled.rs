@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use grasp_core::hunt::io::FetchId;
-use grasp_core::nostr::reason::{Refusal, Verdict};
+use grasp_core::admission::git_job::{Order, Parcel};
+use grasp_core::admission::io::PushId;
+use grasp_core::admission::push::{Permit, PushRefusal};
+use grasp_core::fetch::io::FetchId;
+use grasp_core::nostr::rejection::{Refusal, Verdict};
 use grasp_core::nostr::{EventId, Signed, message};
-use grasp_core::registrar::io::PushId;
-use grasp_core::registrar::order::{Order, Parcel};
-use grasp_core::registrar::push::{Permit, PushRefusal};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::sync::io::{Followed, Judgement};
 use grasp_core::time::Timestamp;

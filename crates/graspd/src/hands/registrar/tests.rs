@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use grasp_core::admission::io::Write;
 use grasp_core::nostr::{EventId, Signed};
-use grasp_core::registrar::io::Write;
 use grasp_core::repo::catalog::Place;
 use grasp_core::sync::io::{Judgement, Row, RowKey, Seq, Submission, Ticket, Via};
-use grasp_core::sync::peer::Peer;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_record::Peer;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::child::{Bounds, Git};
 use grasp_git::keeper::Keeper;
 use grasp_sim::author::Author;

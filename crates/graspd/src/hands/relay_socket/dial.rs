@@ -3,9 +3,9 @@
 use std::pin::pin;
 
 use grasp_core::limits;
-use grasp_core::outbound::{Purpose, Target};
+use grasp_core::net::{Purpose, Target};
 use grasp_core::sync::io::Loss;
-use grasp_core::sync::terms::Terms;
+use grasp_core::sync::relay_limits::Terms;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, USER_AGENT};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,9 +16,10 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tracing::debug;
 
 use super::RelaySocket;
+use crate::outbound;
 use crate::outbound::dial::{DialProblem, Route};
+use crate::outbound::http;
 use crate::outbound::stream::Stream;
-use crate::outbound::{self, http};
 
 /// What the read buffer of a socket takes. Hundreds are open, and it is zeroed whenever one is looked at.
 const READ_BUFFER: usize = 16 * 1024;

@@ -7,7 +7,7 @@ use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
 use grasp_core::nostr::{kinds, relay_message};
 use grasp_core::sync::io::{Heard, Loss, Standing};
-use grasp_core::sync::terms::Terms;
+use grasp_core::sync::relay_limits::Terms;
 use nostr::event::{EventBuilder, FinalizeEvent, Kind, Tag};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};

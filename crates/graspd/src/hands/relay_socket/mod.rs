@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::nostr::EventId;
-use grasp_core::nostr::relay_message::{self, Written};
+use grasp_core::nostr::relay_message::Written;
+use grasp_core::nostr::{EventId, relay_message};
 use grasp_core::sync::io::{Heard, Loss, Say, Session};
-use grasp_core::sync::terms::Terms;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::relay_url::RelayUrl;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::error;

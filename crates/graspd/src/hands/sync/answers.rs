@@ -1,8 +1,8 @@
 //! What the store answers to the machine's questions.
 
+use grasp_core::admission::io::Summary;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Filter};
-use grasp_core::registrar::io::Summary;
 use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{AskId, Input, LocalIds};
 use grasp_store::Store;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use grasp_core::admission::io::Summary;
 use grasp_core::nostr::{EventId, PublicKey, kinds};
-use grasp_core::registrar::io::Summary;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{Followed, Heard, Note, Order, Reconnect, Session, Via};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::sync::{LinkView, RepoLink, View};
 use grasp_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
+use grasp_core::admission::policy::Rules;
 use grasp_core::limits;
-use grasp_core::machine::Machine;
 use grasp_core::nostr::EventId;
-use grasp_core::registrar::policy::Rules;
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::health::BackoffConfig;
 use grasp_core::sync::io::{Input, Note as SyncNote, Order, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
-use grasp_core::sync::refused::RefusedConfig;
+use grasp_core::sync::rejected::RefusedConfig;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,7 +34,8 @@ use super::rulebook::Basis;
 use super::sync_post::SyncPost;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::meter::{self, Meter};
+use crate::meter;
+use crate::meter::Meter;
 
 /// Things that sockets have heard and that wait to be told: each socket waits with its next one when it is full.
 const INBOX: usize = 256;

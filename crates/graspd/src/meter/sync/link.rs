@@ -1,7 +1,7 @@
 //! The numbers of one relay at one moment, and of several as if they were one.
 
 use grasp_core::sync::LinkView;
-use grasp_core::sync::link::Status;
+use grasp_core::sync::relay::Status;
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::nostr::reason::Refusal;
+use grasp_core::nostr::rejection::Refusal;
 use grasp_core::sync::io::Loss;
-use grasp_core::sync::link::Status;
-use grasp_core::sync::peer::{Learned, Totals};
+use grasp_core::sync::relay::Status;
+use grasp_core::sync::relay_record::{Learned, Totals};
 
 use super::super::Meter;
 use super::*;

@@ -1,15 +1,15 @@
 //! What attacks need: eyes on the server's processes, packs that no git would make, and bodies without an end.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fs, thread};
 
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};

@@ -1,7 +1,8 @@
 //! The real git with no configuration of ours, and people who sign.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use grasp_core::nostr::Signed;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocket;
-use tokio_tungstenite::tungstenite::{self, Message};
 
 /// How long anything may take before a test gives up. Generous: machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(30);

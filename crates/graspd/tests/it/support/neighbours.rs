@@ -5,7 +5,8 @@ pub mod fake;
 mod guest;
 pub mod independent;
 
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;

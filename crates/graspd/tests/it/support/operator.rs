@@ -1,6 +1,7 @@
 //! The operator of a server: commands against it.
 
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;

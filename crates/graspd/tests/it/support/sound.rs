@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use grasp_core::nostr::{Signed, kinds};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::WebSocket;
-use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::git::{Remote, git, try_ls_remote};
 use super::wire::{ask, info_refs};

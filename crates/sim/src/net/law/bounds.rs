@@ -2,7 +2,7 @@
 
 use grasp_core::limits;
 use grasp_core::sync::View;
-use grasp_core::sync::link::Status;
+use grasp_core::sync::relay::Status;
 
 use super::Broken;
 use crate::net::persona::Eose;

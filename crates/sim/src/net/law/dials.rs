@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::repo::Service;
 use grasp_core::sync::io::{Loss, Order, Session};
-use grasp_core::sync::terms::Terms;
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 
 use super::{Verdicts, subject};

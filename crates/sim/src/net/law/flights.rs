@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::Filter;
 use grasp_core::nostr::event::EventId;
-use grasp_core::nostr::reason::Refusal;
+use grasp_core::nostr::rejection::Refusal;
 use grasp_core::repo::Identifier;
 use grasp_core::sync::io::{Arrived, Heard, Judgement, Session, Standing, Submission, Ticket};
 
@@ -15,7 +15,7 @@ use crate::net::queue::{DAY, Time};
 
 /// An event may be verified so often before something that it depends on comes.
 const MOST_VERIFIED: u32 = 2;
-/// So long is remembered what was refused; see [`RefusedConfig`](grasp_core::sync::refused::RefusedConfig).
+/// So long is remembered what was refused; see [`RefusedConfig`](grasp_core::sync::rejected::RefusedConfig).
 const MEMORY: Time = 6 * DAY;
 
 #[derive(Debug, Default)]

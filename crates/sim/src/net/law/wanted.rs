@@ -6,7 +6,7 @@ use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Filter, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::sync::io::{Followed, Say};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::Verdicts;
 use crate::net::corpus::corpus;

@@ -1,6 +1,6 @@
 //! What a machine writes down about a relay must be true: whatever the relay had when it was last heard has been judged.
 
-use grasp_core::sync::peer::{Covered, Peer};
+use grasp_core::sync::relay_record::{Covered, Peer};
 
 use super::Broken;
 use crate::net::bits::Bits;

@@ -1,8 +1,8 @@
 //! The operator bans things and takes that back: whenever the world ends, everything ends as if it had not, and nothing
 //! that was banned stays away when it is not any more.
 
+use grasp_core::admission::policy::lists::{Archive, Entries, Entry, Lists};
 use grasp_core::nostr::kinds;
-use grasp_core::registrar::policy::lists::{Archive, Entries, Entry, Lists};
 use grasp_core::repo::Site;
 use grasp_sim::author::Author;
 use grasp_sim::cast::{m, main_at, o, oid, x};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::admission::io::{Source, Todo};
+use grasp_core::admission::policy::lists::Lists;
+use grasp_core::admission::push::PushRefusal;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Refusal, Signed, Verdict};
-use grasp_core::registrar::io::{Source, Todo};
-use grasp_core::registrar::policy::lists::Lists;
-use grasp_core::registrar::push::PushRefusal;
 use grasp_core::repo::Site;
 use grasp_sim::house::{Crashed, House, View, Wish};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use grasp_core::admission::push::PushRefusal;
 use grasp_core::nostr::{Signed, kinds};
-use grasp_core::registrar::push::PushRefusal;
 use grasp_sim::author::Author;
 use grasp_sim::cast::{m, main_at, o, oid, x};
 use grasp_sim::git::pull_ref;

@@ -1,6 +1,6 @@
 //! Many lives of this machine at once.
 
-use grasp_core::hunt::flaw::Flaw;
+use grasp_core::fetch::fault_injection::Flaw;
 pub(crate) use grasp_sim::crowd::{crowd, number};
 use grasp_sim::hunt::life::{Life, live};
 

@@ -1,6 +1,6 @@
 //! The laws bite: every deliberate mistake is caught by some seed.
 
-use grasp_core::hunt::flaw::Flaw;
+use grasp_core::fetch::fault_injection::Flaw;
 use grasp_sim::hunt::life::live;
 
 use super::crowd::{crowd, lives, number};

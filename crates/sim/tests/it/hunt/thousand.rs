@@ -1,6 +1,6 @@
 //! A thousand repositories on one host at the usual throttle: they need longer than an event waits, and nothing is lost.
 
-use grasp_core::hunt::Limits;
+use grasp_core::fetch::Limits;
 use grasp_sim::hunt::cast::{Cast, EventCast, RepoCast, ServerCast, Temper, UrlCast};
 use grasp_sim::hunt::registrar::Stand;
 use grasp_sim::hunt::world::World;

@@ -14,10 +14,10 @@ mod pushes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Signed, Verdict, kinds};
-use grasp_core::registrar::policy::Rules;
-use grasp_core::repo::pr::PullRequest;
+use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site};
 use grasp_sim::author::{Author, owned, pair};
 use grasp_sim::cast::{m, main_at, o, oid, r, x};

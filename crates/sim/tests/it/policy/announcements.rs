@@ -23,7 +23,7 @@ fn g1_02_forgeries_are_invalid_and_not_stored() {
 #[test]
 fn g1_04_every_refusal_has_a_prefix() {
     use grasp_core::nostr::event::Malformed;
-    use grasp_core::nostr::signed::Forged;
+    use grasp_core::nostr::signed_event::Forged;
     for refusal in [
         Refusal::Malformed(Malformed::Hex("id")),
         Refusal::Forged(Forged::Id),

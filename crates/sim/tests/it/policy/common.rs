@@ -1,11 +1,11 @@
 //! How what the actors hear is written, and what the tests share.
 
+pub(crate) use grasp_core::admission::git_job::{Order, Work};
+pub(crate) use grasp_core::admission::io::Source;
+pub(crate) use grasp_core::admission::policy::{Mode, Rules};
 pub(crate) use grasp_core::limits;
-pub(crate) use grasp_core::nostr::reason::Known;
+pub(crate) use grasp_core::nostr::rejection::Known;
 pub(crate) use grasp_core::nostr::{Filter, Refusal, Signed, Verdict, kinds};
-pub(crate) use grasp_core::registrar::io::Source;
-pub(crate) use grasp_core::registrar::order::{Order, Work};
-pub(crate) use grasp_core::registrar::policy::{Mode, Rules};
 pub(crate) use grasp_core::repo::{Identifier, Service, Site};
 pub(crate) use grasp_core::time::Timestamp;
 pub(crate) use grasp_sim::author::{Author, owned};

@@ -1,8 +1,8 @@
 //! Document 002 and rule B10, as far as the registrar decides: what is sought and where, how long it is waited for.
 
-use grasp_core::hunt::io::{FetchId, Need, Place as GitPlace, Sought};
+use grasp_core::admission::io::{Input, Source};
+use grasp_core::fetch::io::{FetchId, Need, Place as GitPlace, Sought};
 use grasp_core::limits;
-use grasp_core::registrar::io::{Input, Source};
 use grasp_sim::author::owned;
 
 use super::common::*;

@@ -1,8 +1,8 @@
 //! Moderation lists, the archive (GRASP-05) and read-only: each row of the order of evaluation (G1-09), and what becomes of
 //! what is here when the lists change.
 
-use grasp_core::registrar::policy::lists::{Archive, Entries, Entry, Lists};
-use grasp_core::registrar::push::PushRefusal;
+use grasp_core::admission::policy::lists::{Archive, Entries, Entry, Lists};
+use grasp_core::admission::push::PushRefusal;
 use grasp_core::repo::RepoId;
 use grasp_sim::house::Wish;
 

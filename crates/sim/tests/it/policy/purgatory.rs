@@ -1,6 +1,6 @@
 //! Section 2.8: what waits.
 
-use grasp_core::registrar::io::Input;
+use grasp_core::admission::io::Input;
 
 use super::common::*;
 

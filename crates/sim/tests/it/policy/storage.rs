@@ -1,8 +1,8 @@
 //! The marks of the disk budget, and quotas.
 
-use grasp_core::registrar::io::Input;
-use grasp_core::registrar::policy::lists::{Entry, Lists};
-use grasp_core::storage::{Mark, Quotas};
+use grasp_core::admission::io::Input;
+use grasp_core::admission::policy::lists::{Entry, Lists};
+use grasp_core::disk_budget::{Mark, Quotas};
 use grasp_sim::house::Wish;
 
 use super::common::*;

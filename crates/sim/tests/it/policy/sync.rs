@@ -1,11 +1,11 @@
 //! What sync follows (GRASP-02), and how what it brings is judged.
 
-use grasp_core::machine::Machine;
+use grasp_core::admission::Registrar;
+use grasp_core::admission::io::{Input, Restored};
 use grasp_core::nostr::PublicKey;
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Restored};
 use grasp_core::repo::RepoId;
 use grasp_core::repo::catalog::Place;
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::io::{Followed, Seq};
 use grasp_core::time::Now;
 

@@ -1,10 +1,10 @@
 //! What is about a banned repository goes with it, unless it would be taken in for another reason.
 
-use grasp_core::machine::Machine;
-use grasp_core::registrar::Registrar;
-use grasp_core::registrar::io::{Input, Write};
-use grasp_core::registrar::policy::lists::{Entry, Lists};
-use grasp_core::registrar::sweep::Sweep;
+use grasp_core::admission::Registrar;
+use grasp_core::admission::io::{Input, Write};
+use grasp_core::admission::moderation::Sweep;
+use grasp_core::admission::policy::lists::{Entry, Lists};
+use grasp_core::state_machine::Machine;
 use grasp_sim::memory::Memory;
 
 use super::common::*;

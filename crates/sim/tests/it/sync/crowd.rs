@@ -1,6 +1,6 @@
 //! Many lives of this machine at once.
 
-use grasp_core::sync::flaw::Flaw;
+use grasp_core::sync::fault_injection::Flaw;
 pub(crate) use grasp_sim::crowd::{crowd, number};
 use grasp_sim::net::life::{Life, live};
 

@@ -1,8 +1,8 @@
 //! What relays do that is not in the six scenarios, as text: see [`scenarios`](super::scenarios).
 
 use grasp_core::sync::io::Loss;
-use grasp_core::sync::peer::{Covered, HealthRow, Peer};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_record::{Covered, HealthRow, Peer};
+use grasp_core::sync::relay_url::RelayUrl;
 
 use super::script::{Script, config};
 

@@ -1,6 +1,6 @@
 //! The laws bite: every deliberate mistake is caught by some seed.
 
-use grasp_core::sync::flaw::Flaw;
+use grasp_core::sync::fault_injection::Flaw;
 use grasp_sim::net::life::live;
 
 use super::crowd::{crowd, lives, number};

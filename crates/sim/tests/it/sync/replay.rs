@@ -1,6 +1,6 @@
 //! One life, to be read: `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`.
 
-use grasp_core::sync::flaw::Flaw;
+use grasp_core::sync::fault_injection::Flaw;
 use grasp_sim::net::life::live;
 
 #[test]

@@ -3,22 +3,21 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use grasp_core::machine::Machine;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
 use grasp_core::nostr::negentropy::{Item, ItemSet, respond};
 use grasp_core::nostr::{Filter, PublicKey, kinds};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId};
+use grasp_core::state_machine::Machine;
 use grasp_core::sync::io::{
     Arrived, Followed, Heard, Input, Judgement, LocalIds, Loss, NewRules, Note, Output, Restored, Root, Say, Seq,
     Session, Standing, SubId, Ticket,
 };
-use grasp_core::sync::peer::Peer;
-use grasp_core::sync::terms::Terms;
+use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::relay_record::Peer;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_core::time::{Moment, Now, Timestamp};
-use grasp_sim::net::tale;
-use grasp_sim::net::text;
+use grasp_sim::net::{tale, text};
 
 /// The place of the other relay.
 const STEADY: &str = "steady.example";

@@ -1,6 +1,6 @@
 //! The status as programs read it.
 
-use grasp_core::hunt;
+use grasp_core::fetch;
 use grasp_core::repo::Site;
 use grasp_core::sync::LinkView;
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ pub(crate) fn relay(link: &LinkView, why: Option<&Why>, now: u64) -> Value {
     })
 }
 
-fn search(view: &hunt::View, is_served: &dyn Fn(&Site) -> bool) -> Value {
+fn search(view: &fetch::View, is_served: &dyn Fn(&Site) -> bool) -> Value {
     let quarries = view.quarries.iter().filter(|quarry| is_served(&quarry.site)).take(MOST).map(|quarry| {
         json!({
             "repository": quarry.site.path(), "events": quarry.events.0, "dormant": quarry.events.1,

@@ -10,7 +10,7 @@ pub(crate) mod words;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use grasp_core::hunt;
+use grasp_core::fetch;
 use grasp_core::repo::Site;
 
 use self::page::Sheet;
@@ -33,7 +33,7 @@ pub(crate) struct Status<'a> {
     pub(crate) round: &'a Round,
     pub(crate) websockets: i64,
     pub(crate) sync: Option<&'a Picture>,
-    pub(crate) hunt: Option<&'a hunt::View>,
+    pub(crate) hunt: Option<&'a fetch::View>,
     /// Whether a site is served; others are nobody's business yet.
     pub(crate) is_served: &'a dyn Fn(&Site) -> bool,
     pub(crate) refused_events: &'a BTreeMap<String, u64>,
@@ -65,8 +65,8 @@ pub(crate) fn render(status: &Status<'_>) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use grasp_core::sync::url::RelayUrl;
-    use grasp_core::sync::{LinkView, link};
+    use grasp_core::sync::relay_url::RelayUrl;
+    use grasp_core::sync::{LinkView, relay};
     use grasp_core::time::Timestamp;
     use serde_json::Value;
 
@@ -80,7 +80,7 @@ mod tests {
     fn link(url: &str) -> LinkView {
         LinkView {
             url: RelayUrl::parse(url).expect("a relay"),
-            status: link::Status::Disconnected,
+            status: relay::Status::Disconnected,
             health: grasp_core::sync::health::Status::Degraded,
             failures: 3,
             repositories: 2,
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn searches_and_catch_ups_are_told_of_what_is_served() {
-        use grasp_core::hunt::{Outcome, QuarryView, StopView, View};
+        use grasp_core::fetch::{Outcome, QuarryView, StopView, View};
         use grasp_core::nostr::PublicKey;
         use grasp_core::repo::{Identifier, RepoId};
         use grasp_core::sync::io::Via;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::hunt;
+use grasp_core::fetch;
 use grasp_core::sync::io::Via;
 use grasp_core::sync::{LinkView, Progress};
 
@@ -270,7 +270,7 @@ impl Sheet {
         }
     }
 
-    fn host(&mut self, host: &hunt::HostView) -> String {
+    fn host(&mut self, host: &fetch::HostView) -> String {
         let mut parts = vec![
             format!("{} of {} fetches at once", host.in_flight, host.limits.concurrent),
             format!("{} a minute", host.limits.per_minute),

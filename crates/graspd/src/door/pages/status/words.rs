@@ -1,8 +1,7 @@
 //! How amounts and states are said.
 
-use grasp_core::hunt;
-use grasp_core::sync::LinkView;
-use grasp_core::sync::link;
+use grasp_core::fetch;
+use grasp_core::sync::{LinkView, relay};
 
 use crate::hands::watchman::Soonest;
 use crate::meter::words;
@@ -41,14 +40,14 @@ pub(crate) fn state(link: &LinkView) -> (&'static str, Mood) {
     match (link.status, link.health) {
         _ if link.is_self => ("this service", Mood::Good),
         _ if link.paused => ("paused", Mood::Fair),
-        (link::Status::Connected, Health::RateLimited) => ("connected, wants less of us", Mood::Fair),
-        (link::Status::Connected, _) => ("connected", Mood::Good),
-        (link::Status::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Mood::Fair),
-        (link::Status::Syncing, _) => ("catching up", Mood::Fair),
-        (link::Status::Connecting, _) => ("connecting", Mood::Fair),
-        (link::Status::Disconnected, Health::Dead) => ("dead", Mood::Bad),
-        (link::Status::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
-        (link::Status::Disconnected, _) => ("not connected", Mood::Bad),
+        (relay::Status::Connected, Health::RateLimited) => ("connected, wants less of us", Mood::Fair),
+        (relay::Status::Connected, _) => ("connected", Mood::Good),
+        (relay::Status::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Mood::Fair),
+        (relay::Status::Syncing, _) => ("catching up", Mood::Fair),
+        (relay::Status::Connecting, _) => ("connecting", Mood::Fair),
+        (relay::Status::Disconnected, Health::Dead) => ("dead", Mood::Bad),
+        (relay::Status::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
+        (relay::Status::Disconnected, _) => ("not connected", Mood::Bad),
     }
 }
 
@@ -58,7 +57,7 @@ pub(crate) fn waits(event: &Soonest) -> &'static str {
 }
 
 /// Where a search asks, and what came of it. Hosts alone are told: a path may name what only waits.
-pub(crate) fn place(stop: &hunt::StopView) -> (&str, String) {
+pub(crate) fn place(stop: &fetch::StopView) -> (&str, String) {
     let host = stop.url.split("://").nth(1).unwrap_or(&stop.url).split('/').next().unwrap_or_default();
     let outcome = match &stop.outcome {
         _ if stop.asking => "being_asked".to_owned(),
@@ -71,7 +70,7 @@ pub(crate) fn place(stop: &hunt::StopView) -> (&str, String) {
 
 /// For how long something of a relay may be missing here.
 pub(crate) fn lag(link: &LinkView, now: u64) -> Option<u64> {
-    let complete = link.status == link::Status::Connected && link.covered >= link.repositories;
+    let complete = link.status == relay::Status::Connected && link.covered >= link.repositories;
     let since = link.complete_at.or(link.heard_at)?;
     (!complete).then(|| now.saturating_sub(since.0))
 }

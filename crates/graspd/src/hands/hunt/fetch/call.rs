@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use grasp_core::hunt::io::End;
+use grasp_core::fetch::io::End;
 use grasp_core::limits;
-use grasp_core::outbound::Target;
+use grasp_core::net::Target;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1;
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;

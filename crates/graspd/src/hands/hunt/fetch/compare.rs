@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use grasp_core::hunt::io::{End, Look, Shown};
+use grasp_core::fetch::io::{End, Look, Shown};
 use grasp_core::limits;
 use grasp_git::fetch::Inventory;
 use tokio::time::timeout;

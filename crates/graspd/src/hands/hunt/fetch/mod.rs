@@ -28,9 +28,9 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::hunt::io::{Catch, End, Fetch, Form, Sought};
+use grasp_core::disk_budget::Whose;
+use grasp_core::fetch::io::{Catch, End, Fetch, Form, Sought};
 use grasp_core::limits;
-use grasp_core::storage::Whose;
 use grasp_git::receive::{Incoming, PackLimits, PackProblem};
 use tokio::time::timeout;
 use tracing::debug;

@@ -1,15 +1,16 @@
 //! What is said to a git server whatever is wanted of it, and its list of refs.
 
 use bytes::Bytes;
-use grasp_core::hunt::io::{End, Form};
+use grasp_core::fetch::io::{End, Form};
 use grasp_core::limits;
-use grasp_core::outbound::Target;
+use grasp_core::net::Target;
+use grasp_git::fetch;
 use grasp_git::fetch::greeting::BadGreeting;
-use grasp_git::fetch::{self, Greeting, GreetingParser, Hearer, ListParser};
+use grasp_git::fetch::{Greeting, GreetingParser, Hearer, ListParser};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::HeaderValue;
+use hyper::{Request, Response, StatusCode, header};
 
 use super::call::{Answer, Call};
 use super::{FetchRoom, Sorry, retry_after};

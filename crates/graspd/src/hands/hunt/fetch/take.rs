@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use grasp_core::disk_budget::Whose;
 use grasp_core::limits;
 use grasp_core::nostr::hex;
 use grasp_core::repo::Site;
-use grasp_core::storage::Whose;
 use grasp_git::child::Git;
 use grasp_git::layout::Layout;
 use grasp_git::objects::Pools;

@@ -1,11 +1,12 @@
 //! What is asked of a git server to get objects, and what its answers mean.
 
-use grasp_core::hunt::io::{End, Fetch, Form, Sought};
+use grasp_core::fetch::io::{End, Fetch, Form, Sought};
 use grasp_core::limits;
-use grasp_git::fetch::{self, AnswerParser, BadAnswer, Greeting, Listing, Wish};
-use hyper::Response;
+use grasp_git::fetch;
+use grasp_git::fetch::{AnswerParser, BadAnswer, Greeting, Listing, Wish};
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap};
+use hyper::header::HeaderMap;
+use hyper::{Response, header};
 
 use super::call::{Answer, Call};
 use super::speech::{BRANCHES_AND_TAGS, Begun, Protocol, RESULT, Speech};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::outbound::Reach;
+use grasp_core::net::Reach;
 use grasp_core::sync::io::Loss;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::outbound::Reach;
+use grasp_core::net::Reach;
 use grasp_core::sync::io::{Heard, Loss, Say, SubId};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;

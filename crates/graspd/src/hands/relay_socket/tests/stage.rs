@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, signed};
-use grasp_core::outbound::Reach;
+use grasp_core::net::Reach;
+use grasp_core::nostr::{Event, EventId, PublicKey, Signed, signed_event};
 use grasp_core::sync::io::{Heard, Loss, Session};
-use grasp_core::sync::url::RelayUrl;
+use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 use nostr::key::Keys;
 use tokio::io::AsyncWriteExt;
@@ -235,6 +235,6 @@ pub(super) fn event(nth: u64, bytes: usize) -> (EventId, String) {
         content: "x".repeat(bytes),
         sig: [2; 64],
     };
-    event.id = EventId(signed::hash(&event));
+    event.id = EventId(signed_event::hash(&event));
     (event.id, format!("[\"EVENT\",\"g1\",{}]", Signed::trusted(event).json()))
 }

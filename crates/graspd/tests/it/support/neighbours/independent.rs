@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use nostr_relay_builder::{LocalRelay, RelayBuilder, builder::RateLimit};
+use nostr_relay_builder::builder::RateLimit;
+use nostr_relay_builder::{LocalRelay, RelayBuilder};
 use tokio::runtime::Runtime;
 
 use super::place;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use grasp_core::hunt::io::{End, Form};
+use grasp_core::fetch::io::{End, Form};
 use grasp_git::receive::{Incoming, PackSink, Received};
 
 use super::server::Backend;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use grasp_core::hunt::io::{End, Form, Look, LookId, Shown};
-use grasp_core::outbound::Reach;
+use grasp_core::fetch::io::{End, Form, Look, LookId, Shown};
+use grasp_core::net::Reach;
 use grasp_git::refs::{Refs, Target as RefTarget};
 
 use super::server::Backend;

@@ -6,10 +6,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::hunt::io::{Fetch, FetchId, Form, Sought};
+use grasp_core::fetch::io::{Fetch, FetchId, Form, Sought};
+use grasp_core::net::{Purpose, Reach, Target};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
-use grasp_core::outbound::{Purpose, Reach, Target};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_git::child::{Bounds, Git};

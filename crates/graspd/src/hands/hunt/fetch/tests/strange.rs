@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use grasp_core::hunt::io::{End, Form};
+use grasp_core::fetch::io::{End, Form};
 use grasp_core::limits;
 use grasp_git::child::{Bounds, Git};
-use grasp_git::pktline::{self, Band};
+use grasp_git::pktline;
+use grasp_git::pktline::Band;
 use tokio::net::TcpListener;
 
 use super::server::{Backend, Strange};
@@ -271,7 +272,7 @@ async fn a_server_that_cannot_be_believed_is_not_asked() {
             hears.fetch_or(acceptor().accept(stream).await.is_ok(), Ordering::SeqCst);
         }
     });
-    let stage = Stage::calling(dialler(grasp_core::outbound::Reach::Anything, &Book::new(&[&["127.0.0.1"]])));
+    let stage = Stage::calling(dialler(grasp_core::net::Reach::Anything, &Book::new(&[&["127.0.0.1"]])));
     let fetched = stage.fetch(&format!("https://relay.test:{port}/x.git"), Form::Oids, &[NOBODY]).await;
     assert_eq!((fetched.catch.end, heard.load(Ordering::SeqCst)), (End::Failed, false));
 }
