@@ -26,8 +26,8 @@ use grasp_core::nostr::{PublicKey, hex};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use sha2::{Digest, Sha256};
 
-use crate::crash;
-use crate::turns::Turns;
+use crate::crash_point;
+use crate::repo_lock::Turns;
 
 /// File names are at most this long before they become a hash; file systems take 255 bytes and we append a little.
 const MAX_NAME: usize = 200;
@@ -233,7 +233,7 @@ impl Layout {
         match fs::rename(folder, self.root.join("trash").join(self.number().to_string())) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
             Ok(()) => {
-                crash::point("trash.moved");
+                crash_point::point("trash.moved");
                 Ok(())
             }
             result => result,

@@ -14,16 +14,16 @@
 //!
 //! Blocking: no call here that touches the disk or waits for a child belongs on an async worker.
 
-pub mod child;
-pub mod crash;
+pub mod apply;
+pub mod backup;
+pub mod crash_point;
 pub mod fetch;
-pub mod keeper;
 pub mod layout;
-pub mod maintain;
+pub mod maintenance;
 pub mod objects;
 pub mod pktline;
+pub mod process;
 pub mod receive;
 pub mod refs;
+mod repo_lock;
 pub mod serve;
-mod turns;
-pub mod vault;

@@ -9,7 +9,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
-use crate::{crash, pktline};
+use crate::{crash_point, pktline};
 
 /// One ref.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -207,7 +207,7 @@ pub(crate) fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()>
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    crash::point("replace.written");
+    crash_point::point("replace.written");
     std::fs::rename(&beside, folder.join(name))?;
     File::open(folder)?.sync_all()
 }

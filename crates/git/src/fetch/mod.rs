@@ -8,20 +8,20 @@
 //!
 //! Everything that is heard is a stranger's: it comes in pieces of any size, and nothing of it is kept that has no bound.
 
-pub mod answer;
-pub mod ask;
-pub mod greeting;
-pub mod inventory;
-pub mod listing;
-mod packets;
+pub mod fetch_response;
+pub mod ls_refs;
+mod packet_reader;
+pub mod ref_advertisement;
+pub mod ref_comparison;
+pub mod request;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{AnswerParser, BadAnswer};
-pub use ask::{Wish, fetch, fetch_first, ls_refs};
-pub use greeting::{Greeting, GreetingParser, Offer};
-pub use inventory::Inventory;
-pub use listing::{Hearer, ListParser, Listing};
+pub use fetch_response::{AnswerParser, BadAnswer};
+pub use ls_refs::{Hearer, ListParser, Listing};
+pub use ref_advertisement::{Greeting, GreetingParser, Offer};
+pub use ref_comparison::Inventory;
+pub use request::{Wish, fetch, fetch_first, ls_refs};
 
 /// Characters of a stranger's text that are kept: it stands in logs.
 const MAX_WORDS: usize = 200;

@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::carried;
-use super::carried::Carried;
-use super::incoming::{Body, Incoming, PackLimits, Received};
-use super::problem::{PackProblem, Reading};
-use super::walk::{Must, Tip, Tips, Walk, is_oid};
-use crate::child::{Git, Input};
+use super::object_walk::{Must, Tip, Tips, Walk, is_oid};
+use super::pack_contents;
+use super::pack_contents::Carried;
+use super::pack_error::{PackProblem, Reading};
+use super::quarantine::{Body, Incoming, PackLimits, Received};
 use crate::layout::Layout;
+use crate::process::{Git, Input};
 
 /// Every link and every object is looked at. Three faults are forgiven, because the history of well-known projects has
 /// them and nobody can mend it.
@@ -166,7 +166,7 @@ impl Checker<'_> {
             }
             self.pack(view, &narrow, &tips, &here)?;
         }
-        narrow.sent = carried::count(&narrow.packs())?;
+        narrow.sent = pack_contents::count(&narrow.packs())?;
         Ok(narrow)
     }
 

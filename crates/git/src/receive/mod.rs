@@ -8,16 +8,16 @@
 //!
 //! Nothing here moves a ref or reaches a pool; that is an order of the registrar's.
 
-mod carried;
 pub mod check;
 pub mod commands;
-pub mod incoming;
-pub mod problem;
+mod object_walk;
+mod pack_contents;
+pub mod pack_error;
+pub mod quarantine;
 pub mod report;
-mod walk;
 
 pub use check::{Checker, Connected, Kind, Peeled, View};
 pub use commands::{BadPush, Capabilities, Progress, PushLimits, PushParser, PushRequest};
-pub use incoming::{Incoming, Pack, PackLimits, PackSink, Received};
-pub use problem::PackProblem;
-pub use walk::Tips;
+pub use object_walk::Tips;
+pub use pack_error::PackProblem;
+pub use quarantine::{Incoming, Pack, PackLimits, PackSink, Received};

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use super::{AGENT, Protocol, upload};
-use crate::child::{ChildProblem, Git, Input};
+use super::{AGENT, Protocol, upload_pack};
 use crate::layout::Layout;
 use crate::pktline;
+use crate::process::{ChildProblem, Git, Input};
 
 /// What v0 and v1 offer, if the installed git does.
 const UPLOAD: [&str; 16] = [
@@ -84,7 +84,7 @@ impl Capabilities {
     /// Asks the installed git.
     pub fn learn(git: &Git, layout: &Layout) -> Result<Self, LearnProblem> {
         let ask = |protocol| {
-            let mut command = upload::command(git, &layout.template(), protocol);
+            let mut command = upload_pack::command(git, &layout.template(), protocol);
             command.args(["upload-pack", "--strict", "--http-backend-info-refs", "."]);
             git.run(&mut command, Input::Nothing, PATIENCE, MAX_ADVERTISEMENT)
         };

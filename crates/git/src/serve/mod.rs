@@ -8,16 +8,16 @@
 //! A fetch goes [`Protocol::read`] → [`Request::read`] → [`ls_refs_answer`], nothing, or [`upload_pack`]. A request that
 //! is none is answered with [`BadRequest::answer`]; it is a 200 to HTTP, or git would not show the reason.
 
-pub mod advertise;
+pub mod advertisement;
 pub mod capabilities;
+mod fetch_request;
 mod lines;
-mod question;
 pub mod request;
-pub mod upload;
+pub mod upload_pack;
 
 pub use capabilities::{Capabilities, LearnProblem};
 pub use request::{Answer, BadRequest, Fetch, Key, Protocol, Request, ls_refs_answer};
-pub use upload::{Effort, upload_pack};
+pub use upload_pack::{Effort, upload_pack};
 
 use crate::pktline;
 

@@ -2,8 +2,8 @@
 //!
 //! A fetch is read completely and written anew: git is given what we have understood, not what was sent.
 
+use super::fetch_request::Question;
 use super::lines::{Line, Lines};
-use super::question::Question;
 use crate::pktline::BadPacket;
 use crate::refs::{LsRefs, Refs};
 

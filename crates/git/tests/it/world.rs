@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use grasp_core::admission::git_job::{Align, Aligned, Candidate, Order, OrderId, Outcome, Parcel, Pull, Work};
 use grasp_core::nostr::{EventId, PublicKey};
 use grasp_core::repo::{Identifier, RepoId, Site};
-use grasp_git::child::{Bounds, Git};
-use grasp_git::keeper::{Carried, Keeper};
+use grasp_git::apply::{Carried, Keeper};
 use grasp_git::layout::Layout;
+use grasp_git::process::{Bounds, Git};
 use tempfile::TempDir;
 
 /// A git folder with a keeper.

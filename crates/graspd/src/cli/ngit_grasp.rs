@@ -192,7 +192,7 @@ fn move_in(
             judged = judged.plus(&bring_quietly(context, &events)?);
             moved.push(here, part, base, work);
         }
-        grasp_git::crash::point("import.pushed");
+        grasp_git::crash_point::point("import.pushed");
         moved.settle(name, &judged, before.0);
         if moved.failed.len() == before.1 {
             workplace.done(name).map_err(failed)?;

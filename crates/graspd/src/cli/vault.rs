@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use grasp_core::nostr::PublicKey;
-use grasp_git::child::{Bounds, Git};
-use grasp_git::vault::Checker;
+use grasp_git::backup::Checker;
+use grasp_git::process::{Bounds, Git};
 use serde_json::json;
 
 use super::progress::Progress;

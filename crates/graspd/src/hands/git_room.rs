@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::admission::git_job::{Order, Outcome, Parcel, Work};
 use grasp_core::limits;
-use grasp_git::keeper::Keeper;
+use grasp_git::apply::Keeper;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;
 use tracing::{debug, warn};

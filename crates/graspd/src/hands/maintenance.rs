@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site, State};
 use grasp_git::layout::Layout;
-use grasp_git::maintain;
-use grasp_git::maintain::{Maintainer, Problem, Tidied};
+use grasp_git::maintenance;
+use grasp_git::maintenance::{Maintainer, Problem, Tidied};
 use tracing::{debug, warn};
 
 use super::directory::Directory;
@@ -48,8 +48,8 @@ const PACE: Pace = Pace {
     first_look: Duration::from_secs(600),
     look: Duration::from_secs(3_600),
     retry: Duration::from_secs(6 * 3_600),
-    pause: maintain::PAUSE,
-    grace: maintain::GRACE,
+    pause: maintenance::PAUSE,
+    grace: maintenance::GRACE,
 };
 
 impl Pace {

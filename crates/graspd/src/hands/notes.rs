@@ -12,7 +12,7 @@ use grasp_core::nostr::{EventId, PublicKey, Signed};
 use grasp_core::repo::catalog::Place;
 use grasp_core::repo::{Identifier, Site};
 use grasp_core::sync::io::{Row, RowKey};
-use grasp_git::keeper::Carried;
+use grasp_git::apply::Carried;
 use grasp_git::receive::Incoming;
 use tokio::sync::oneshot;
 

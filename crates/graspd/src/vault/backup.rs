@@ -11,8 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use grasp_git::crash;
-use grasp_git::vault::{Seal, Sealer};
+use grasp_git::backup::{Seal, Sealer};
+use grasp_git::crash_point;
 
 use super::manifest::{Entry, FILES, KEY, MANIFEST, Manifest};
 use super::moment::Scene;
@@ -99,7 +99,7 @@ fn fill(scene: &Scene, plan: &Plan<'_>, partial: &Path, tell: &mut Tell<'_>) -> 
     })
     .context("the backup could not be written; if the server was stopped meanwhile, what it made for it is gone")?;
     ensure!(filling.files == files, "some of it went away meanwhile: {} of {files} files are there", filling.files);
-    crash::point("backup.copied");
+    crash_point::point("backup.copied");
     if let Some(key) = &scene.key {
         filling.add_key(key)?;
     }
@@ -179,7 +179,7 @@ impl Filling<'_> {
         File::create_new(partial.join(MANIFEST))?.write_all(text.as_bytes())?;
         fs::remove_file(partial.join(UNFINISHED))?;
         tree::sync(&partial).context("the backup could not be made durable")?;
-        crash::point("backup.synced");
+        crash_point::point("backup.synced");
         fs::rename(&partial, plan.into)?;
         File::open(parent_of(plan.into))?.sync_all()?;
         Ok((manifest, ways))

@@ -10,7 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use grasp_git::crash;
+use grasp_git::crash_point;
 use serde_json::{Value, json};
 
 use super::moment::{failed, patiently};
@@ -142,7 +142,7 @@ impl<'i> Import<'i> {
             if self.kept == 0 || !helped || self.pass + 1 >= MAX_PASSES {
                 // The note goes first: it speaks of the others.
                 note::remove(&self.note).map_err(failed)?;
-                crash::point("import.forgotten");
+                crash_point::point("import.forgotten");
                 for pass in 1..=MAX_PASSES {
                     note::remove(&self.again(pass)).map_err(failed)?;
                 }
@@ -184,7 +184,7 @@ impl<'i> Import<'i> {
                 self.base.clone_from(&tally);
                 let noted = kept.sync_all().map_err(anyhow::Error::from).and_then(|()| self.write_note());
                 noted.map_err(failed)?;
-                crash::point("import.noted");
+                crash_point::point("import.noted");
                 let what = format!("{} of events", if self.pass == 0 { "bytes" } else { "bytes, once more," });
                 if let Some(progress) = progress {
                     progress.show(&what, self.offset, Some(size));

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use grasp_git::vault::Seal;
+use grasp_git::backup::Seal;
 use serde_json::{Value, json};
 
 use super::moment::{Scene, Served};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use grasp_core::nostr::hex;
+use grasp_git::backup::Links;
 use grasp_git::layout::Layout;
-use grasp_git::vault::Links;
 use grasp_store::{Counts, DiskUse, Store};
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ pub(crate) fn take(
         );
     }
     tell("linking repositories", 0, None)?;
-    // In this order: see `grasp_git::vault`.
+    // In this order: see `grasp_git::backup`.
     let still = layout.hold_removals();
     let moment = store.moment()?;
     let links = still.link_all(|_| wanted())?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context as _, Result};
-use grasp_git::vault::Sealer;
+use grasp_git::backup::Sealer;
 use serde_json::{Value, json};
 
 /// Bytes at the beginning of a file that tell it from others.

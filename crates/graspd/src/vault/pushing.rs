@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
-use grasp_git::child::{Bounds, Git};
+use grasp_git::process::{Bounds, Git};
 
 /// Refs of pull requests that are pushed at once.
 const PULLS_AT_ONCE: usize = 20;

@@ -14,7 +14,7 @@ use grasp_core::admission::io::Todo;
 use grasp_core::admission::policy::Rules;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site};
-use grasp_git::crash;
+use grasp_git::crash_point;
 use grasp_git::layout::{CONFIG, Layout, file_name};
 use grasp_git::refs::Refs;
 use grasp_store::Store;
@@ -41,14 +41,14 @@ pub(crate) fn restore(from: &Path, config: &Config, rules: &Rules, tell: &mut Te
         let to = place_of(&entry.path, config);
         bring(from, &entry, &to)?;
         done += 1;
-        crash::point("restore.copying");
+        crash_point::point("restore.copying");
         tell("restoring files", done, Some(manifest.files))
     })?;
     ensure!(done == manifest.files, "the list of files has {done} instead of {}", manifest.files);
-    crash::point("restore.copied");
+    crash_point::point("restore.copied");
     let todos = work_of(config, rules)?;
     Store::begin_anew(&relay.join("events"), todos.into_iter())?;
-    crash::point("restore.anew");
+    crash_point::point("restore.anew");
     for folder in [relay, git] {
         tree::sync(folder).with_context(|| format!("{} could not be made durable", folder.display()))?;
     }
@@ -97,7 +97,7 @@ fn bring(root: &Path, entry: &Entry, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
         if entry.path.ends_with("HEAD") {
-            grasp_git::vault::make_folders(folder)?;
+            grasp_git::backup::make_folders(folder)?;
         }
     }
     let seal = backup::copy(&root.join(&entry.path), to, 0o600)?;

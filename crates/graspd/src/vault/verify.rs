@@ -14,7 +14,7 @@ use grasp_core::repo::catalog::Place;
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Site, State};
 use grasp_core::state_machine::Machine;
-use grasp_git::vault::{Checker, Seal};
+use grasp_git::backup::{Checker, Seal};
 use grasp_store::Store;
 use serde_json::{Value, json};
 

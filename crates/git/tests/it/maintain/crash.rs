@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use grasp_core::admission::git_job::Align;
-use grasp_git::maintain::Tidied;
+use grasp_git::maintenance::Tidied;
 use tempfile::TempDir;
 
 use super::pool::{deliver, imported, maintainer, objects, packs, point, prune};

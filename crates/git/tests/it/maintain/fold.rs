@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use grasp_core::admission::git_job::Align;
-use grasp_git::maintain::Tidied;
+use grasp_git::maintenance::Tidied;
 use grasp_git::serve::{Effort, Protocol, upload_pack};
 use tempfile::TempDir;
 
@@ -152,7 +152,7 @@ fn a_full_disk_leaves_the_old_packs() {
     let before = files(&world.layout.pool(&site).join("pack"));
     // As a full disk does, the kernel refuses to write more.
     let git = real_git().with_file_bytes(1_000);
-    let maintainer = grasp_git::maintain::Maintainer::new(&git, std::sync::Arc::clone(&world.layout), PATIENCE);
+    let maintainer = grasp_git::maintenance::Maintainer::new(&git, std::sync::Arc::clone(&world.layout), PATIENCE);
     assert!(maintainer.fold(&site).is_err());
     assert_eq!(files(&world.layout.pool(&site).join("pack")), before);
     assert_eq!(files(&world.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use grasp_core::admission::git_job::{Align, Aligned, Order, OrderId, Otherwise, Outcome, Work};
 use grasp_core::repo::Site;
-use grasp_git::child::{Bounds, Git};
-use grasp_git::maintain::{Maintainer, Tidied};
+use grasp_git::maintenance::{Maintainer, Tidied};
+use grasp_git::process::{Bounds, Git};
 
 use crate::world::{Author, World, follow, git, with_head};
 

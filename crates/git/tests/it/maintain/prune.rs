@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use grasp_core::admission::git_job::Align;
 use grasp_core::repo::Site;
-use grasp_git::maintain::Tidied;
+use grasp_git::maintenance::Tidied;
 use tempfile::TempDir;
 
 use super::pool::{DAY, age, clear, files, maintainer, modified, objects, order, packs, point, prune, push, push_each};

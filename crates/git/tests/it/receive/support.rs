@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use grasp_git::child::{Bounds, Git};
 use grasp_git::layout::Layout;
+use grasp_git::process::{Bounds, Git};
 use grasp_git::receive::{Checker, Connected, Incoming, PackLimits, PackProblem, PackSink, Tips, View};
 use tempfile::TempDir;
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use grasp_git::child::ChildProblem;
 use grasp_git::pktline;
+use grasp_git::process::ChildProblem;
 use grasp_git::refs::Refs;
 use grasp_git::serve::{
-    AGENT, Answer, BadRequest, Fetch, Protocol, Request, Service, advertise, ls_refs_answer, no_such_object,
+    AGENT, Answer, BadRequest, Fetch, Protocol, Request, Service, advertisement, ls_refs_answer, no_such_object,
     upload_pack,
 };
 
@@ -55,7 +55,7 @@ fn said_by_git(site: &Site, version: &str, service: &[&str], input: &[u8]) -> Ve
 fn advertisements_are_git_s() {
     for site in [Site::new(), Site::empty()] {
         for (protocol, version) in [(Protocol::V0, ""), (Protocol::V1, "version=1"), (Protocol::V2, "version=2")] {
-            let ours = packets(&advertise::upload(&site.refs(), &site.capabilities, protocol));
+            let ours = packets(&advertisement::upload(&site.refs(), &site.capabilities, protocol));
             assert_eq!(ours[..2], ["# service=git-upload-pack", "Flush"]);
             let theirs = said_by_git(&site, version, &["upload-pack", "--http-backend-info-refs"], b"");
             assert_eq!(parted(&ours[2..]), parted(&theirs), "{protocol:?}");
@@ -93,7 +93,7 @@ fn a_pusher_is_told_what_git_tells_it() {
     };
     let ours = |site: &Site, haves: &[String]| {
         let haves = haves.iter().map(String::as_str);
-        let lines = packets(&advertise::receive(&site.refs(), &site.capabilities, haves));
+        let lines = packets(&advertisement::receive(&site.refs(), &site.capabilities, haves));
         assert_eq!(lines[..2], ["# service=git-receive-pack", "Flush"]);
         parted(&lines[2..])
     };

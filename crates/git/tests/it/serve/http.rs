@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use grasp_git::child::ChildProblem;
-use grasp_git::serve::{Fetch, Protocol, Request, Service, advertise, ls_refs_answer, no_such_object, upload_pack};
+use grasp_git::process::ChildProblem;
+use grasp_git::serve::{Fetch, Protocol, Request, Service, advertisement, ls_refs_answer, no_such_object, upload_pack};
 
 use super::site::{EFFORT, Site, feed_command};
 
@@ -102,7 +102,7 @@ fn serve(site: &Site, asked: &Mutex<Vec<Asked>>, mut stream: TcpStream) -> io::R
     match first.split(' ').nth(1).unwrap_or_default() {
         "/site.git/info/refs?service=git-upload-pack" => {
             asked.lock().expect("no panic").push(Asked::Advertisement(protocol));
-            let bytes = advertise::upload(&site.refs(), &site.capabilities, protocol);
+            let bytes = advertisement::upload(&site.refs(), &site.capabilities, protocol);
             answer(Service::Upload.advertisement_type(), &bytes)
         }
         "/site.git/git-upload-pack" => {

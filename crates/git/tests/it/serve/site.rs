@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use grasp_git::child::{Bounds, Git};
 use grasp_git::layout::Layout;
+use grasp_git::process::{Bounds, Git};
 use grasp_git::refs::Refs;
 use grasp_git::serve::{Capabilities, Effort};
 use tempfile::TempDir;

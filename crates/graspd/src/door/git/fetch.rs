@@ -9,9 +9,9 @@ use bytes::Bytes;
 use futures_util::stream;
 use grasp_core::limits;
 use grasp_core::repo::Site;
-use grasp_git::child::ChildProblem;
+use grasp_git::process::ChildProblem;
 use grasp_git::serve;
-use grasp_git::serve::{Effort, Fetch, Protocol, Request as Wish, Service, advertise};
+use grasp_git::serve::{Effort, Fetch, Protocol, Request as Wish, Service, advertisement};
 use hyper::body::Incoming as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Request, StatusCode, header};
@@ -62,7 +62,7 @@ pub(super) async fn refs(
                 lent.extend(git.snapshot(lender).await);
             }
             let haves = lent.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
-            let body = advertise::receive(&snapshot.refs, &git.capabilities, haves.take(MAX_HAVES));
+            let body = advertisement::receive(&snapshot.refs, &git.capabilities, haves.take(MAX_HAVES));
             typed(service.advertisement_type(), Bytes::from(body))
         }
     };
@@ -77,7 +77,7 @@ fn advertisement<'s>(git: &GitHouse, snapshot: &'s Snapshot, protocol: Protocol)
         Protocol::V2 => 2,
     };
     snapshot.upload[slot].get_or_init(|| Advertisement {
-        body: Bytes::from(advertise::upload(&snapshot.refs, &git.capabilities, protocol)),
+        body: Bytes::from(advertisement::upload(&snapshot.refs, &git.capabilities, protocol)),
         etag: format!("\"{:x}-{:x}-{slot}\"", git.boot, snapshot.generation),
     })
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use grasp_core::admission::push::{Permit, PushRefusal};
 use grasp_core::limits;
 use grasp_core::repo::Site;
-use grasp_git::crash;
+use grasp_git::crash_point;
 use grasp_git::receive::commands::{Progress, PushLimits, PushParser, PushRequest};
 use grasp_git::receive::report::Refusal;
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View, report};
@@ -200,7 +200,7 @@ async fn spool(
         }
         if end {
             let received = sink.finish()?;
-            crash::point("push.received");
+            crash_point::point("push.received");
             return Ok((incoming, received, share));
         }
     }
@@ -227,7 +227,7 @@ async fn finish(
             _ = tick.tick() => drop(feed.try_send(Ok(report::keepalive(&request.capabilities).into()))),
         }
     };
-    crash::point("push.done");
+    crash_point::point("push.done");
     let last = match result {
         Ok(()) => {
             share.keep();
@@ -263,7 +263,7 @@ async fn take_in(
     let checked = blocking(move || job.run(pack, received)).await?;
     let checked = checked.map_err(|problem| quota_of(&permitted.permit, problem))?;
     drop(turn);
-    crash::point("push.checked");
+    crash_point::point("push.checked");
     Ok(git.desk.arrived(permitted, checked).await?)
 }
 

@@ -8,7 +8,7 @@ use grasp_core::admission::io::{Input, Output, Submission, Ticket, Write};
 use grasp_core::limits;
 use grasp_core::state_machine::Machine;
 use grasp_core::time::Now;
-use grasp_git::crash;
+use grasp_git::crash_point;
 use grasp_store::{Batch, StoreError};
 
 use super::settled::Settled;
@@ -151,9 +151,9 @@ impl Desk {
             settled.hunt.sought.insert(identifier, sought);
         }
         settled.next_expiry = txn.next_expiry()?;
-        crash::point("desk.commit");
+        crash_point::point("desk.commit");
         txn.commit()?;
-        crash::point("desk.committed");
+        crash_point::point("desk.committed");
         state.stale = false;
         state.rules = rules;
         Ok(())

@@ -12,7 +12,7 @@ use grasp_core::nostr::{EventId, Signed, message};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::sync::io::{Followed, Judgement};
 use grasp_core::time::Timestamp;
-use grasp_git::crash;
+use grasp_git::crash_point;
 use grasp_git::refs::Refs;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -112,7 +112,7 @@ impl Desk {
         for event in settled.passed {
             self.live.pass(event);
         }
-        crash::point("desk.shown");
+        crash_point::point("desk.shown");
         self.answer(batch, settled.verdicts, settled.followed);
         // Whoever asked may have gone; then nobody hears the answer.
         for (push, result) in settled.permits {
@@ -142,7 +142,7 @@ impl Desk {
         for tell in settled.told {
             tell();
         }
-        crash::point("desk.answered");
+        crash_point::point("desk.answered");
         for order in settled.orders {
             if let Err(problem) = self.directory.pin(&order.site) {
                 warn!(site = %order.site, %problem, "cannot read the refs of a repository");

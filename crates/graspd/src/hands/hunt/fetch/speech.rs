@@ -5,7 +5,7 @@ use grasp_core::fetch::io::{End, Form};
 use grasp_core::limits;
 use grasp_core::net::Target;
 use grasp_git::fetch;
-use grasp_git::fetch::greeting::BadGreeting;
+use grasp_git::fetch::ref_advertisement::BadGreeting;
 use grasp_git::fetch::{Greeting, GreetingParser, Hearer, ListParser};
 use http_body_util::Full;
 use hyper::body::Incoming;

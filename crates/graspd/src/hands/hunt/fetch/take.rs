@@ -9,9 +9,9 @@ use grasp_core::disk_budget::Whose;
 use grasp_core::limits;
 use grasp_core::nostr::hex;
 use grasp_core::repo::Site;
-use grasp_git::child::Git;
 use grasp_git::layout::Layout;
 use grasp_git::objects::Pools;
+use grasp_git::process::Git;
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, Received, Tips, View};
 
 use super::Sorry;

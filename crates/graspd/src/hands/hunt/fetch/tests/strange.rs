@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use grasp_core::fetch::io::{End, Form};
 use grasp_core::limits;
-use grasp_git::child::{Bounds, Git};
 use grasp_git::pktline;
 use grasp_git::pktline::Band;
+use grasp_git::process::{Bounds, Git};
 use tokio::net::TcpListener;
 
 use super::server::{Backend, Strange};

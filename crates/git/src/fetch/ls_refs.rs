@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use grasp_core::limits;
 use grasp_core::nostr::hex;
 
-use super::greeting::BadGreeting;
-use super::packets::Packets;
+use super::packet_reader::Packets;
+use super::ref_advertisement::BadGreeting;
 use super::words;
 use crate::pktline::Packet;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::child::ChildProblem;
+use crate::process::ChildProblem;
 
 /// The signal for a file that grew beyond what it may.
 const SIGXFSZ: i32 = 25;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::index::{Fate, Indexes, bitmaps_of};
-use super::survey::{MIDX, Pack};
-use super::workshop::{PARTS, Workshop, sync_file};
-use crate::crash;
+use super::inspection::{MIDX, Pack};
+use super::scratch_dir::{PARTS, Workshop, sync_file};
+use crate::crash_point;
 use crate::layout::sync_folder;
 
 /// What changes.
@@ -37,7 +37,7 @@ impl Swap {
                 others.iter().try_for_each(|other| sync_file(other))?;
             }
         }
-        crash::point("tidy.made");
+        crash_point::point("tidy.made");
         Ok(())
     }
 
@@ -55,20 +55,20 @@ impl Swap {
                 shift(&pack.file(&from, part), &pack.file(&packs, part))?;
             }
             if part == "pack" {
-                crash::point("tidy.pack");
+                crash_point::point("tidy.pack");
             }
         }
         sync_folder(&packs)?;
-        crash::point("tidy.packs");
+        crash_point::point("tidy.packs");
         if self.indexes.graph != Fate::Stay {
             settle(&self.indexes.graph, &info.join("commit-graph"))?;
             sync_folder(&info)?;
-            crash::point("tidy.graph");
+            crash_point::point("tidy.graph");
         }
         if self.indexes.midx != Fate::Stay {
             settle(&self.indexes.midx, &packs.join(MIDX))?;
             sync_folder(&packs)?;
-            crash::point("tidy.index");
+            crash_point::point("tidy.index");
             drop_old_bitmaps(&packs)?;
         }
         for pack in self.going.iter().filter(|pack| !self.made.iter().any(|made| made.name == pack.name)) {
@@ -76,7 +76,7 @@ impl Swap {
             for part in PARTS.iter().rev() {
                 remove(&pack.file(&packs, part))?;
             }
-            crash::point("tidy.removed");
+            crash_point::point("tidy.removed");
         }
         sync_folder(&packs)
     }

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::survey::{MIDX, Pack};
-use super::workshop::Workshop;
+use super::inspection::{MIDX, Pack};
+use super::scratch_dir::Workshop;
 use super::{Doing, MAX_WORDS, Maintainer, Problem};
-use crate::child::{ChildProblem, Input};
+use crate::process::{ChildProblem, Input};
 use crate::refs::Refs;
 
 /// What was made in a workshop.

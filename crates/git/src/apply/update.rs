@@ -10,15 +10,15 @@ use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
 use grasp_core::repo::{Site, ref_name};
 
-use super::closure::{Known, Seen, Sight};
-use super::copy::Copying;
-use super::lenders::Readable;
-use super::parcels::adopt;
+use super::adopt_packs::adopt;
+use super::alternates::Readable;
+use super::connectivity::{Known, Seen, Sight};
+use super::copy_objects::Copying;
 use super::{Doing, Keeper, Problem};
-use crate::child::Input;
-use crate::crash;
+use crate::crash_point;
 use crate::layout::make_bare;
 use crate::objects::{Kind, Pools};
+use crate::process::Input;
 use crate::refs::{Refs, Target};
 
 const BRANCHES: &str = "refs/heads/";
@@ -77,7 +77,7 @@ impl Keeper {
         let (mut pulls, absent) = self.pulls_here(&sight, &align.pulls)?;
         for pull in absent {
             if self.take_over(&[&pull.tip], &pull.sources, &place)? {
-                crash::point("align.pulls");
+                crash_point::point("align.pulls");
                 pulls.push(pull);
             }
         }
@@ -108,7 +108,7 @@ impl Keeper {
             result => result,
         };
         made.doing("make a repository")?;
-        crash::point("align.folder");
+        crash_point::point("align.folder");
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl Keeper {
             tips.sort_unstable();
             tips.dedup();
             if self.take_over(&tips, &candidate.sources, place)? {
-                crash::point("align.taken");
+                crash_point::point("align.taken");
                 let opened = Pools::of(&pools);
                 if let Some(refs) = self.satisfied(&place.sight(&pools, &opened, false), candidate)? {
                     return Ok(Some(Choice { candidate, refs }));
@@ -262,11 +262,11 @@ impl Keeper {
 fn replace(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
     if !before.iter().eq(next.iter()) {
         next.write_names(folder)?;
-        crash::point("align.refs");
+        crash_point::point("align.refs");
     }
     if before.head() != next.head() {
         next.write_head(folder)?;
-        crash::point("align.head");
+        crash_point::point("align.head");
     }
     Ok(())
 }

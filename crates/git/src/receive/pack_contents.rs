@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::{fs, io};
 
-use super::incoming::Incoming;
+use super::quarantine::Incoming;
 
 /// The binary form of an object id.
 pub(super) type Oid = [u8; 20];

@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::child::{ChildProblem, Git, Input};
-use crate::keeper::lenders::Readable;
+use crate::apply::alternates::Readable;
 use crate::objects::Pools;
+use crate::process::{ChildProblem, Git, Input};
 use crate::refs::Refs;
 
 /// What a child may say on standard output: nothing, and a little for the unexpected.

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use super::listing::{Hearer, is_zero, name_and_oid};
-use super::packets::Packets;
+use super::ls_refs::{Hearer, is_zero, name_and_oid};
+use super::packet_reader::Packets;
 use super::words;
 use crate::pktline::{BadPacket, Packet};
 

@@ -19,16 +19,16 @@ use std::time::Duration;
 use grasp_core::admission::git_job::{Order, Outcome, Work};
 use grasp_core::repo::Site;
 
-use crate::child::{ChildProblem, Git};
 use crate::layout::Layout;
+use crate::process::{ChildProblem, Git};
 use crate::refs::Refs;
 
-mod align;
-mod closure;
-mod copy;
-pub(crate) mod lenders;
-mod parcels;
-mod retire;
+mod adopt_packs;
+pub(crate) mod alternates;
+mod connectivity;
+mod copy_objects;
+mod delete;
+mod update;
 
 /// Carries out orders.
 #[derive(Clone, Debug)]
@@ -101,14 +101,14 @@ impl Keeper {
         let _removal = matches!(order.work, Work::Retire { .. }).then(|| self.layout.removal());
         let _turn = self.layout.turns.wait(order.site.identifier());
         let folder = self.layout.site(&order.site);
-        let is_new = !align::is_there(&folder);
+        let is_new = !update::is_there(&folder);
         let mut refs = Vec::new();
         let result = match &order.work {
             Work::Align(align) => self.align(&order.site, align, &mut refs).map(Outcome::Aligned),
             Work::Stage(moves) => self.stage(moves).map(|()| Outcome::Staged),
             Work::Retire { readers } => self.retire(&order.site, readers, &mut refs).map(|()| Outcome::Retired),
         };
-        if is_new && refs.is_empty() && align::is_there(&folder) {
+        if is_new && refs.is_empty() && update::is_there(&folder) {
             // Whoever removes it must know of it.
             refs.extend(Refs::read(&folder).map(|read| (order.site.clone(), read)));
         }

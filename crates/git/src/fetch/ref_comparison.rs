@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::listing::Hearer;
+use super::ls_refs::Hearer;
 
 /// What a server should have, less what it was heard to have. What else it has takes no memory.
 #[derive(Clone, PartialEq, Eq, Debug)]

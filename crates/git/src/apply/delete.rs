@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 
 use grasp_core::repo::Site;
 
-use super::lenders::Readable;
+use super::alternates::Readable;
 use super::{Doing, Keeper, Problem};
-use crate::crash;
+use crate::crash_point;
 use crate::layout::sync_folder;
 use crate::refs::Refs;
 
@@ -27,7 +27,7 @@ impl Keeper {
                 self.lend(&place, &Readable::wanted(&self.layout, reader, &lenders))?;
             }
         }
-        crash::point("retire.copied");
+        crash_point::point("retire.copied");
         let Some(owner) = folder.parent().filter(|owner| owner.is_dir()) else { return Ok(()) };
         if folder.exists() {
             self.layout.discard(&folder).doing("remove a repository")?;
@@ -41,7 +41,7 @@ impl Keeper {
             Err(problem) if matches!(problem.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {}
             result => result.doing("remove a repository")?,
         }
-        crash::point("retire.gone");
+        crash_point::point("retire.gone");
         Ok(())
     }
 }

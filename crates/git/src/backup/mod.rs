@@ -15,10 +15,10 @@
 //!
 //! Every file that is linked is replaced and never written again; so a link stays as it was.
 
-mod links;
-mod seal;
-mod sound;
+mod checksum;
+mod hard_links;
+mod verify;
 
-pub use links::{Links, Stillness, make_folders};
-pub use seal::{Seal, Sealer};
-pub use sound::Checker;
+pub use checksum::{Seal, Sealer};
+pub use hard_links::{Links, Stillness, make_folders};
+pub use verify::Checker;

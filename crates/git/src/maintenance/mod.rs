@@ -43,18 +43,18 @@ use std::time::Duration;
 
 use grasp_core::repo::Site;
 
-use crate::child::{ChildProblem, Git};
 use crate::layout::Layout;
+use crate::process::{ChildProblem, Git};
 
-mod fold;
 mod index;
-mod need;
+mod inspection;
+mod needed_objects;
 mod prune;
-mod survey;
+mod repack;
+mod scratch_dir;
 mod swap;
-mod workshop;
 
-pub use need::Needs;
+pub use needed_objects::Needs;
 
 /// How long something is unneeded before it goes: longer than any event waits for its data, and than any client takes
 /// between reading refs and asking for what they led to. Whoever replaced a branch by mistake has that time too.

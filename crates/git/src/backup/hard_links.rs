@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLockWriteGuard;
 use std::{fs, io};
 
-use crate::keeper::lenders::Readable;
+use crate::apply::alternates::Readable;
 use crate::layout::Layout;
 
 /// The folders of repositories.

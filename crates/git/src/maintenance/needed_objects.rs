@@ -8,9 +8,9 @@ use grasp_core::repo::Site;
 use grasp_core::repo::state::is_oid;
 
 use super::{Doing, MAX_WORDS, Maintainer, Problem};
-use crate::child::{ChildProblem, Git, Input};
-use crate::keeper::lenders::Readable;
+use crate::apply::alternates::Readable;
 use crate::objects::Pools;
+use crate::process::{ChildProblem, Git, Input};
 use crate::refs::Refs;
 
 /// Children that look for objects whose history is not all there: an event that waits may name a few. One bad object

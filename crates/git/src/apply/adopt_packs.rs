@@ -9,7 +9,7 @@ use std::{fs, io};
 use grasp_core::admission::git_job::Parcel;
 
 use super::{Doing, Keeper, Problem};
-use crate::crash;
+use crate::crash_point;
 use crate::layout::sync_folder;
 
 /// The files of a pack that move, in this order: git takes a pack for complete as soon as it has an index.
@@ -36,14 +36,14 @@ pub(super) fn adopt(parcels: &[PathBuf], pool: &Path) -> io::Result<()> {
     for (from, to) in packs.iter().flat_map(|parts| &parts[..2]) {
         shift(from, to)?;
     }
-    crash::point("align.pack");
+    crash_point::point("align.pack");
     for [.., (from, to)] in &packs {
         shift(from, to)?;
     }
     if !packs.is_empty() {
         sync_folder(&into)?;
     }
-    crash::point("align.idx");
+    crash_point::point("align.idx");
     for parcel in parcels {
         fine_if_gone(fs::remove_dir_all(parcel))?;
     }
@@ -104,7 +104,7 @@ impl Keeper {
             let staged = self.layout.parcel(to);
             sync_folder(staged.parent().unwrap_or(&staged)).doing("put an upload aside")?;
         }
-        crash::point("stage.moved");
+        crash_point::point("stage.moved");
         Ok(())
     }
 }

@@ -11,11 +11,11 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::Parcel;
 
-use super::survey::{MIDX, Pack};
+use super::inspection::{MIDX, Pack};
 use super::{Doing, MAX_WORDS, Maintainer, Problem};
-use crate::child::{Git, Input};
 use crate::layout::Layout;
-use crate::serve::upload::MEMORY;
+use crate::process::{Git, Input};
+use crate::serve::upload_pack::MEMORY;
 
 /// The files of a pack, in the order in which they move: git takes a pack for complete as soon as it has an index.
 pub(super) const PARTS: [&str; 4] = ["pack", "rev", "mtimes", "idx"];

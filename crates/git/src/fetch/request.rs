@@ -1,6 +1,6 @@
 //! The bytes of requests to `git-upload-pack`.
 
-use super::greeting::Offer;
+use super::ref_advertisement::Offer;
 use crate::pktline;
 
 /// Objects that are asked for.

@@ -10,13 +10,13 @@ use std::{fs, io};
 use grasp_core::repo::Site;
 
 use super::index::{Fate, Indexes, Tips};
-use super::need::{Look, Need, Needs};
-use super::survey::{Pack, Survey};
+use super::inspection::{Pack, Survey};
+use super::needed_objects::{Look, Need, Needs};
+use super::scratch_dir::Workshop;
 use super::swap::{Swap, remove};
-use super::workshop::Workshop;
 use super::{Doing, MAX_WORDS, Maintainer, Problem, TURN, Tidied};
-use crate::child::{Git, Input};
 use crate::objects::Pools;
+use crate::process::{Git, Input};
 
 /// When somebody last looked for unneeded objects: the time of this file, in the pool's `info`.
 const LOOKED: &str = "looked";

@@ -8,9 +8,9 @@ use std::{fs, io};
 use grasp_core::admission::git_job::Parcel;
 
 use super::{Doing, Keeper, Problem};
-use crate::child::{ChildProblem, Input};
 use crate::layout::Layout;
 use crate::objects::{Kind, Pools};
+use crate::process::{ChildProblem, Input};
 use crate::refs::Refs;
 
 /// What a checking child may say on standard output: nothing, and a little for the unexpected.

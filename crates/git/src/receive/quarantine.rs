@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use grasp_core::admission::git_job::Parcel;
 
-use super::problem::PackProblem;
+use super::pack_error::PackProblem;
 use crate::layout::Layout;
 
 /// Packs up to this size stay in memory until they are checked: most pushes are a few kilobytes, and a file that is

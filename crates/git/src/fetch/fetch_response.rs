@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use grasp_core::limits;
 
-use super::packets::Packets;
+use super::packet_reader::Packets;
 use super::words;
 use crate::pktline::{BadPacket, Packet};
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::hex;
 
-use super::carried::{Carried, Oid};
-use super::problem::PackProblem;
+use super::pack_contents::{Carried, Oid};
+use super::pack_error::PackProblem;
 
 /// Where refs should point: each a name and an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -8,9 +8,9 @@ use std::{fs, io};
 
 use grasp_core::repo::Site;
 
-use super::copy::Copying;
+use super::copy_objects::Copying;
 use super::{Doing, Keeper, Problem};
-use crate::crash;
+use crate::crash_point;
 use crate::layout::Layout;
 use crate::refs::{Refs, replace};
 
@@ -103,10 +103,10 @@ impl Keeper {
             let refs = Refs::read(folder).doing("read refs")?;
             let tips: Vec<&str> = refs.iter().map(|(_, target)| target.oid.as_str()).collect();
             self.copy(&Copying { tips: &tips, known: &[], from: &lost, kept: &wanted.pools() })?;
-            crash::point("align.copied");
+            crash_point::point("align.copied");
         }
         wanted.write().doing("write which pools are lent")?;
-        crash::point("align.lenders");
+        crash_point::point("align.lenders");
         Ok(())
     }
 }

@@ -3,11 +3,11 @@
 use grasp_core::repo::Site;
 
 use super::index::{Fate, Indexes, Tips};
-use super::survey::{Pack, Survey};
+use super::inspection::{Pack, Survey};
+use super::scratch_dir::Workshop;
 use super::swap::Swap;
-use super::workshop::Workshop;
 use super::{Doing, Maintainer, Problem, TURN, Tidied};
-use crate::child::Input;
+use crate::process::Input;
 
 impl Maintainer {
     /// Whether a pool has too many packs or its index misses too much. A look at file names and a few bytes.

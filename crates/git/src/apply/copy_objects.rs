@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
 use std::path::PathBuf;
 
-use super::closure::View;
-use super::parcels::adopt;
+use super::adopt_packs::adopt;
+use super::connectivity::View;
 use super::{Doing, Keeper, Problem};
-use crate::child::{ChildProblem, Input};
 use crate::objects::Pools;
+use crate::process::{ChildProblem, Input};
 
 /// Bytes of an object's line that are kept: its id, and enough of its path to find what it is a delta of. Git takes a few
 /// thousand.

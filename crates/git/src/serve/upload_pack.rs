@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{AGENT, Protocol, refusal};
-use crate::child::{ChildProblem, Git, Input};
+use crate::process::{ChildProblem, Git, Input};
 
 /// What `upload-pack` offers and allows.
 const OFFERS: [&str; 5] = [
