@@ -6,7 +6,7 @@ use grasp_core::nostr::PublicKey;
 use heed::RwTxn;
 
 use crate::error::Result;
-use crate::record::Record;
+use crate::event_record::Record;
 use crate::schema::{Digest, Place, Table, Tables, TagKey, key, place, seq_of, seq_of_key};
 
 /// How much of a public key stands in index keys; hits are checked against the record.

@@ -11,32 +11,32 @@
 //!
 //! Blocking: no call here belongs on an async worker.
 
-mod batch;
-mod copy;
-mod disk;
+mod disk_space;
 mod error;
-mod facts;
-mod fields;
-mod foreign;
-mod hosts;
+mod event_record;
+mod git_hosts;
+mod git_jobs;
 mod index;
-mod local;
-mod peers;
-mod plan;
-mod purge;
-mod record;
-mod refused;
+mod local_ids;
+mod lookups;
+mod moderation;
+mod nostr_lmdb;
+mod query_plan;
+mod rejected;
+mod relays;
+mod row_reader;
 mod scan;
 mod schema;
+mod snapshot;
 mod store;
-mod sweep;
-mod work;
+mod transaction;
+mod vanish;
 
-pub use batch::Batch;
-pub use copy::{Counts, Moment};
-pub use disk::DiskUse;
+pub use disk_space::DiskUse;
 pub use error::StoreError;
-pub use foreign::foreign_events;
-pub use record::{Matcher, Record};
+pub use event_record::{Matcher, Record};
+pub use nostr_lmdb::foreign_events;
 pub use scan::{Progress, Scan};
+pub use snapshot::{Counts, Moment};
 pub use store::{Options, Store};
+pub use transaction::Batch;

@@ -12,11 +12,11 @@ use heed::types::{Bytes, Unit};
 use heed::{RoRange, RoTxn, WithoutTls};
 
 use crate::error::Result;
-use crate::plan::{Index, Range, Window, plan};
-use crate::purge::Purge;
-use crate::record::{Matcher, Record};
+use crate::event_record::{Matcher, Record};
+use crate::query_plan::{Index, Range, Window, plan};
 use crate::schema::{Place, seq_of};
 use crate::store::Store;
+use crate::vanish::Purge;
 
 /// Where a scan stands after a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,12 +10,12 @@ use grasp_core::nostr::kinds;
 use grasp_core::time::Timestamp;
 use heed::{Env, EnvOpenOptions, RoTxn, WithoutTls};
 
-use crate::batch::Batch;
-use crate::disk::DiskUse;
+use crate::disk_space::DiskUse;
 use crate::error::{Result, StoreError};
-use crate::record::Record;
+use crate::event_record::Record;
 use crate::scan::Hidden;
 use crate::schema::{Digest, MAX_TABLES, Tables, number, seq_of_key};
+use crate::transaction::Batch;
 
 /// Address space, not disk: the file grows only as it is written, and the map never has to be resized, which would need
 /// every reader to be gone.

@@ -12,7 +12,7 @@ use heed::types::Bytes;
 use heed::{Database, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
 
 use crate::error::{Result, StoreError};
-use crate::record::Record;
+use crate::event_record::Record;
 use crate::schema::{Digest, MAX_TABLES, Tables, number};
 use crate::store::{MAP_BYTES, Options, Store, open_env, sync_folder};
 

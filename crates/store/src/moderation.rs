@@ -7,11 +7,11 @@ use grasp_core::admission::moderation::Shelves;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{PublicKey, Signed, json};
 
-use crate::batch::Batch;
 use crate::error::{Result, StoreError};
+use crate::event_record::Record;
 use crate::index::author_prefix;
-use crate::record::Record;
 use crate::schema::{Table, seq_of_key};
+use crate::transaction::Batch;
 
 impl Batch<'_> {
     /// Reads those events of an index that are meant, at most so many behind so many others.

@@ -11,11 +11,11 @@ use grasp_core::time::Timestamp;
 use heed::{PutFlags, RwTxn};
 
 use crate::error::{Result, StoreError};
+use crate::event_record::Record;
 use crate::index::{Entries, Pending, author_prefix};
-use crate::purge::Purge;
-use crate::record::Record;
 use crate::schema::{Table, TagKey, key, number, seq_of_key};
 use crate::store::Store;
+use crate::vanish::Purge;
 
 /// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
 /// [`commit`](Batch::commit), durably and at once. Dropping it undoes everything.

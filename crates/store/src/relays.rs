@@ -5,9 +5,9 @@ use grasp_core::sync::io::{Row, RowKey};
 use grasp_core::sync::relay_record::Peer;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use crate::batch::Batch;
 use crate::error::{Result, StoreError};
 use crate::store::Store;
+use crate::transaction::Batch;
 
 impl Batch<'_> {
     /// Writes down a row of sync. One with the same key is replaced.

@@ -10,12 +10,12 @@ use grasp_core::nostr::kinds::Class;
 use grasp_core::nostr::{PublicKey, Signed, json, kinds, supersedes};
 use grasp_core::repo::catalog::Place;
 
-use crate::batch::{Batch, read_stamp};
 use crate::error::{Result, StoreError};
+use crate::event_record::Record;
 use crate::index::author_prefix;
-use crate::purge::Purge;
-use crate::record::Record;
 use crate::schema::{Table, key, number, seq_of_key};
+use crate::transaction::{Batch, read_stamp};
+use crate::vanish::Purge;
 
 impl Batch<'_> {
     /// Reads the facts that the registrar's rules ask for.

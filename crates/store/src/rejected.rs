@@ -14,10 +14,10 @@ use grasp_core::sync::rejected::{Dependency, Layer, RefusedRow, Why};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 
-use crate::batch::Batch;
 use crate::error::{Result, StoreError};
-use crate::fields::Fields;
+use crate::row_reader::Fields;
 use crate::store::Store;
+use crate::transaction::Batch;
 
 const VERSION: u8 = 1;
 

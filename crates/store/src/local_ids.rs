@@ -12,12 +12,12 @@ use grasp_core::repo::RepoId;
 use grasp_core::sync::io::{Arrived, LocalIds, Root, Seq};
 use grasp_core::time::Timestamp;
 
-use crate::batch::announcement_of;
 use crate::error::Result;
-use crate::record::{Matcher, Record};
+use crate::event_record::{Matcher, Record};
 use crate::scan::{Hidden, Progress, Scan};
 use crate::schema::number;
 use crate::store::Store;
+use crate::transaction::announcement_of;
 
 /// What has expired and is not swept yet is here all the same: it would not be taken in again.
 const BEFORE_ALL_EXPIRY: Timestamp = Timestamp(0);

@@ -2,9 +2,9 @@
 
 use grasp_core::fetch::io::HostRow;
 
-use crate::batch::Batch;
 use crate::error::{Result, StoreError};
 use crate::store::Store;
+use crate::transaction::Batch;
 
 impl Batch<'_> {
     /// Writes down what is known of a git server. An older row of it is replaced.

@@ -14,11 +14,11 @@ use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Timestamp;
 use heed::RoTxn;
 
-use crate::batch::Batch;
 use crate::error::{Result, StoreError};
-use crate::fields::Fields;
+use crate::row_reader::Fields;
 use crate::schema::{Digest, key};
 use crate::store::Store;
+use crate::transaction::Batch;
 
 const ANNOUNCED: u8 = 0;
 const SUBMITTED: u8 = 1;

@@ -3,7 +3,7 @@
 use grasp_core::nostr::{PublicKey, kinds};
 use grasp_core::time::Timestamp;
 
-use crate::record::Record;
+use crate::event_record::Record;
 use crate::schema::{Place, key, number, place};
 
 /// A removal that is under way: readers honour it at once, the disk is emptied in slices behind it.
