@@ -8,9 +8,9 @@ use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
 use grasp_core::repo::{Identifier, RepoId, Site};
 use grasp_core::time::Timestamp;
 
-use crate::chance::Chance;
-use crate::contract::{Naming, PLENTY, Shelf, Told, draft_owned, key, told};
-use crate::memory::Memory;
+use crate::random::Chance;
+use crate::store_contract::{Naming, PLENTY, Shelf, Told, draft_owned, key, told};
+use crate::store_model::Memory;
 
 /// Sets of filters that are asked after every step.
 const QUESTIONS_PER_STEP: usize = 3;

@@ -10,14 +10,14 @@
 //! - [`hunt`]: the hunt machine among git servers of all kinds.
 //! - [`net`]: many of them in a network of relays, with the sync machine between.
 
-pub mod author;
-pub mod cast;
-pub mod chance;
-pub mod contract;
-pub mod crowd;
 pub mod differential;
-pub mod git;
-pub mod house;
-pub mod hunt;
-pub mod memory;
-pub mod net;
+pub mod fetch;
+pub mod fixtures;
+pub mod git_model;
+pub mod parallel;
+pub mod random;
+pub mod signer;
+pub mod store_contract;
+pub mod store_model;
+pub mod sync;
+pub mod test_server;

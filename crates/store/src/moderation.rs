@@ -64,8 +64,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use grasp_core::admission::io::Write;
-    use grasp_sim::contract::{Shelf, draft};
-    use grasp_sim::memory::Memory;
+    use grasp_sim::store_contract::{Shelf, draft};
+    use grasp_sim::store_model::Memory;
     use tempfile::TempDir;
 
     use super::*;

@@ -174,7 +174,7 @@ mod tests {
     use grasp_core::nostr::PublicKey;
     use grasp_core::repo::{Identifier, RepoId, Site};
     use grasp_core::time::Timestamp;
-    use grasp_sim::contract::draft;
+    use grasp_sim::store_contract::draft;
     use tempfile::TempDir;
 
     use super::*;

@@ -210,7 +210,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
 
-    use grasp_sim::chance::Chance;
+    use grasp_sim::random::Chance;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::eventually;

@@ -134,7 +134,7 @@ fn missing_git_data_is_looked_for_at_once() {
     elsewhere.be(Mood::Refusing(404, String::new()));
     let mut server = Neighbour::start(&[]);
     let (work, oid) = one_commit("content");
-    let owner = grasp_sim::author::Author::new(1);
+    let owner = grasp_sim::signer::Author::new(1);
     let path = owner.repo_id("tool").path();
     let tags = vec![
         vec!["d".to_owned(), "tool".to_owned()],

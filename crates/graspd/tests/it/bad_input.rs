@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::nostr::{Event, EventId, PublicKey, Signed, hex, signed_event};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;

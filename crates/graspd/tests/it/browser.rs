@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 
 use crate::support::neighbours::{Neighbour, Project, now};
 

@@ -8,8 +8,8 @@ use std::thread;
 
 use grasp_core::nostr::{Signed, kinds, supersedes};
 use grasp_core::repo::Service;
-use grasp_sim::author::Author;
-use grasp_sim::chance::Chance;
+use grasp_sim::random::Chance;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::Message;

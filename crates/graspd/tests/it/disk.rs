@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use grasp_core::nostr::Signed;
 use grasp_core::repo::Service;
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use grasp_core::nostr::Signed;
-use grasp_sim::author::Author;
-use grasp_sim::chance::Chance;
+use grasp_sim::random::Chance;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use grasp_core::limits;
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 
 use crate::support::attack::{Watch, connect, expect_nothing_left, files};
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use grasp_core::nostr::Signed;
 use grasp_core::repo::Service;
-use grasp_sim::chance::Chance;
+use grasp_sim::random::Chance;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, THEN, Work, ls_remote, noise, refs, repo_path};

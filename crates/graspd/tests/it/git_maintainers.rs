@@ -1,6 +1,6 @@
 //! Whose word counts where, and repositories that follow each other.
 
-use grasp_sim::author::owned;
+use grasp_sim::signer::owned;
 
 use crate::support::eventually;
 use crate::support::git::{MAIN, THEN, Work};

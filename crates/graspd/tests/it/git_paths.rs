@@ -1,7 +1,7 @@
 //! Which path is what, by the status of its answer; pages, and what every answer has in common.
 
 use grasp_core::nostr::PublicKey;
-use grasp_sim::author::owned;
+use grasp_sim::signer::owned;
 
 use crate::support::git::{MAIN, THEN, Work, repo_path};
 use crate::support::stage::{Stage, main_at, one_commit};

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use grasp_sim::author::owned;
+use grasp_sim::signer::owned;
 
 use crate::support::attack::{connect, expect_nothing_left, files, read_to_close};
 use crate::support::git::{MAIN, Said, THEN, Work, repo_path};

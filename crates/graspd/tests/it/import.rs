@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

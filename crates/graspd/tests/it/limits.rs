@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::limits;
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::json;
 
 use crate::support::git::{Work, repo_path};

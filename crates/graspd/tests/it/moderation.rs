@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::git::{MAIN, THEN, Work, ls_remote, repo_path};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use grasp_core::nostr::{Signed, kinds};
 use grasp_core::repo::Service;
-use grasp_sim::author::Author;
-use grasp_sim::chance::Chance;
+use grasp_sim::random::Chance;
+use grasp_sim::signer::Author;
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 

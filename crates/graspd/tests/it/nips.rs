@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::nostr::{Signed, kinds};
 use grasp_core::repo::Service;
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use grasp_store::{Options, Store};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grasp_core::nostr::{Signed, kinds};
 use grasp_core::repo::Service;
-use grasp_sim::author::{Author, owned, pair};
+use grasp_sim::signer::{Author, owned, pair};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 

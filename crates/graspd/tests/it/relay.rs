@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use grasp_core::nostr::Signed;
-use grasp_sim::author::{Author, owned, pair};
+use grasp_sim::signer::{Author, owned, pair};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 

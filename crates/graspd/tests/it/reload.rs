@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use grasp_core::nostr::Signed;
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 
 use crate::support::eventually;
 use crate::support::neighbours::independent::Independent;

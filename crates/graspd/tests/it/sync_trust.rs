@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use grasp_core::nostr::{Event, Signed};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 
 use crate::support::eventually;

@@ -5,10 +5,10 @@ use grasp_core::admission::push::PushRefusal;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Verdict, kinds};
 use grasp_core::repo::Site;
-use grasp_sim::author::Author;
-use grasp_sim::cast::{m, main_at, o, oid, x};
-use grasp_sim::git::pull_ref;
-use grasp_sim::house::{House, Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::git_model::pull_ref;
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{House, Wish, service};
 
 fn tool(owner: &Author) -> Site {
     Site::Announced(owner.repo_id("tool"))

@@ -10,9 +10,9 @@ use grasp_core::nostr::{Filter, Signed, kinds};
 use grasp_core::repo::Site;
 use grasp_core::repo::catalog::Place;
 use grasp_core::time::Timestamp;
-use grasp_sim::contract::{Shelf, suite};
 use grasp_sim::differential::differential;
-use grasp_sim::memory::Memory;
+use grasp_sim::store_contract::{Shelf, suite};
+use grasp_sim::store_model::Memory;
 
 #[test]
 fn the_model_keeps_every_promise() {

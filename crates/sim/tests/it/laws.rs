@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::{Author, maintainers_tag};
-use grasp_sim::chance::Chance;
-use grasp_sim::house::{House, rules, service};
+use grasp_sim::random::Chance;
+use grasp_sim::signer::{Author, maintainers_tag};
+use grasp_sim::test_server::{House, rules, service};
 
 const NAMES: &[&str] = &["a", "b:c"];
 

@@ -10,11 +10,11 @@ use grasp_core::admission::policy::Rules;
 use grasp_core::nostr::{EventId, Signed, kinds};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Site, State};
-use grasp_sim::author::{Author, maintainers_tag, owned};
-use grasp_sim::cast::oid;
-use grasp_sim::chance::Chance;
-use grasp_sim::git::is_branch_or_tag;
-use grasp_sim::house::{Crashed, House, Wish, rules, service};
+use grasp_sim::fixtures::oid;
+use grasp_sim::git_model::is_branch_or_tag;
+use grasp_sim::random::Chance;
+use grasp_sim::signer::{Author, maintainers_tag, owned};
+use grasp_sim::test_server::{Crashed, House, Wish, rules, service};
 
 /// Objects, and what they need.
 const NEEDS: &[(char, char)] = &[('b', 'a'), ('c', 'b'), ('e', 'd')];

@@ -10,9 +10,9 @@ use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::{Filter, Signed};
 use grasp_core::repo::catalog::Place;
 use grasp_core::time::Timestamp;
-use grasp_sim::contract;
-use grasp_sim::contract::Shelf;
 use grasp_sim::differential::differential;
+use grasp_sim::store_contract;
+use grasp_sim::store_contract::Shelf;
 use grasp_store::{Batch, Options, Progress, Record, Scan, Store};
 use tempfile::TempDir;
 
@@ -214,7 +214,7 @@ impl Shelf for Disk {
 
 #[test]
 fn the_real_store_keeps_every_promise() {
-    contract::suite(|| Box::new(Disk::new()));
+    store_contract::suite(|| Box::new(Disk::new()));
 }
 
 #[test]

@@ -12,9 +12,9 @@ use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::sync::io::{Arrived, LocalIds, Root};
 use grasp_core::time::Timestamp;
-use grasp_sim::chance::Chance;
-use grasp_sim::contract::{Shelf, draft};
-use grasp_sim::memory::Memory;
+use grasp_sim::random::Chance;
+use grasp_sim::store_contract::{Shelf, draft};
+use grasp_sim::store_model::Memory;
 use grasp_store::{Options, Store};
 use tempfile::TempDir;
 

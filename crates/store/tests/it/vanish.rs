@@ -8,7 +8,7 @@ use grasp_core::limits;
 use grasp_core::nostr::event::EventId;
 use grasp_core::nostr::kinds;
 use grasp_core::time::Timestamp;
-use grasp_sim::contract::draft;
+use grasp_sim::store_contract::draft;
 use grasp_store::{Options, Store};
 use tempfile::TempDir;
 

@@ -4,8 +4,8 @@ use grasp_core::nostr::rejection::Refusal;
 use grasp_core::nostr::{EventId, Signed, kinds};
 use grasp_core::sync::io::{RowKey, Submission, Ticket, Via};
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_sim::author::Author;
-use grasp_sim::house::rules;
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::rules;
 
 use super::*;
 use crate::hands::mail::Postbox;

@@ -10,8 +10,8 @@ use grasp_core::sync::relay_record::Peer;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::apply::Keeper;
 use grasp_git::process::{Bounds, Git};
-use grasp_sim::author::Author;
-use grasp_sim::house::{rules, service};
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{rules, service};
 use grasp_store::Options;
 use tempfile::TempDir;
 

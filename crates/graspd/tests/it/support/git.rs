@@ -10,7 +10,7 @@ use std::sync::Arc;
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Signed, kinds};
 use grasp_core::repo::{Identifier, Service};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use tempfile::TempDir;
 
 /// A time in the past that all events of these tests stand around.

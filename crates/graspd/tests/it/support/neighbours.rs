@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::Author;
+use grasp_sim::signer::Author;
 use serde_json::json;
 use tempfile::TempDir;
 

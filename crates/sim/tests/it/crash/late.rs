@@ -2,9 +2,9 @@
 //! repository that is announced later, by a maintainer who is named later.
 
 use grasp_core::nostr::kinds;
-use grasp_sim::cast::{m, main_at, o, oid, x};
-use grasp_sim::git::pull_ref;
-use grasp_sim::house::{Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::git_model::pull_ref;
+use grasp_sim::test_server::{Wish, service};
 
 use super::play::{Act, Script};
 use super::scripts::main_is;

@@ -4,9 +4,9 @@
 use grasp_core::admission::policy::lists::{Archive, Entries, Entry, Lists};
 use grasp_core::nostr::kinds;
 use grasp_core::repo::Site;
-use grasp_sim::author::Author;
-use grasp_sim::cast::{m, main_at, o, oid, x};
-use grasp_sim::house::{Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{Wish, service};
 
 use super::play::{Act, Script};
 use super::scripts::main_is;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use grasp_core::nostr::Signed;
 use grasp_core::repo::Site;
-use grasp_sim::author::Author;
-use grasp_sim::cast::{main_at, o, oid};
-use grasp_sim::house::{Wish, service};
+use grasp_sim::fixtures::{main_at, o, oid};
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{Wish, service};
 use play::Act;
 
 /// An owner's repository `tool`.

@@ -9,7 +9,7 @@ use grasp_core::admission::push::PushRefusal;
 use grasp_core::limits;
 use grasp_core::nostr::{EventId, Refusal, Signed, Verdict};
 use grasp_core::repo::Site;
-use grasp_sim::house::{Crashed, House, View, Wish};
+use grasp_sim::test_server::{Crashed, House, View, Wish};
 
 /// What somebody does.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl End {
 pub(crate) fn house() -> House {
     let mut house = House::default();
     for (oid, needs) in [('b', 'a'), ('c', 'b')] {
-        let [oid, needs] = [oid, needs].map(grasp_sim::cast::oid);
+        let [oid, needs] = [oid, needs].map(grasp_sim::fixtures::oid);
         house.git().need(&oid, &[&needs]);
     }
     house

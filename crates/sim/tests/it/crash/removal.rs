@@ -2,10 +2,10 @@
 
 use grasp_core::limits;
 use grasp_core::nostr::kinds;
-use grasp_sim::author::{maintainers_tag, owned};
-use grasp_sim::cast::{m, main_at, o, oid, x};
-use grasp_sim::git::pull_ref;
-use grasp_sim::house::{Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::git_model::pull_ref;
+use grasp_sim::signer::{maintainers_tag, owned};
+use grasp_sim::test_server::{Wish, service};
 
 use super::play::{Act, Script};
 use super::scripts::main_is;

@@ -1,10 +1,10 @@
 //! How things come: pushes, arrivals, followers, pull requests.
 
 use grasp_core::nostr::kinds;
-use grasp_sim::author::Author;
-use grasp_sim::cast::{m, main_at, o, oid, r, x};
-use grasp_sim::git::pull_ref;
-use grasp_sim::house::{House, Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
+use grasp_sim::git_model::pull_ref;
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{House, Wish, service};
 
 use super::play::{Act, Script};
 use super::{hosting, main_to, prs, submission, tool};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use grasp_core::admission::push::PushRefusal;
 use grasp_core::nostr::{Signed, kinds};
-use grasp_sim::author::Author;
-use grasp_sim::cast::{m, main_at, o, oid, x};
-use grasp_sim::git::pull_ref;
-use grasp_sim::house::{House, Wish, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, x};
+use grasp_sim::git_model::pull_ref;
+use grasp_sim::signer::Author;
+use grasp_sim::test_server::{House, Wish, service};
 
 use super::play::{Act, End, Naming, house};
 use super::{hosting, main_to, prs, submission, tool};

@@ -1,12 +1,12 @@
 //! Many lives of this machine at once.
 
 use grasp_core::fetch::fault_injection::Flaw;
-pub(crate) use grasp_sim::crowd::{crowd, number};
-use grasp_sim::hunt::life::{Life, live};
+use grasp_sim::fetch::run::{Life, live};
+pub(crate) use grasp_sim::parallel::{crowd, number};
 
 /// How to see a life again.
 pub(crate) fn command(seed: u64) -> String {
-    grasp_sim::crowd::command("hunt", seed)
+    grasp_sim::parallel::command("hunt", seed)
 }
 
 /// Lives through seeds until `enough` says so.

@@ -1,7 +1,7 @@
 //! The laws bite: every deliberate mistake is caught by some seed.
 
 use grasp_core::fetch::fault_injection::Flaw;
-use grasp_sim::hunt::life::live;
+use grasp_sim::fetch::run::live;
 
 use super::crowd::{crowd, lives, number};
 

@@ -1,7 +1,7 @@
 //! One life, to be read: `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it hunt::replay -- --nocapture`.
 
 use grasp_core::fetch::fault_injection::Flaw;
-use grasp_sim::hunt::life::live;
+use grasp_sim::fetch::run::live;
 
 #[test]
 fn replay() {

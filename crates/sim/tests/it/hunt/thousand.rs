@@ -1,11 +1,11 @@
 //! A thousand repositories on one host at the usual throttle: they need longer than an event waits, and nothing is lost.
 
 use grasp_core::fetch::Limits;
-use grasp_sim::hunt::cast::{Cast, EventCast, RepoCast, ServerCast, Temper, UrlCast};
-use grasp_sim::hunt::registrar::Stand;
-use grasp_sim::hunt::world::World;
-use grasp_sim::net::queue::{HOUR, MINUTE};
-use grasp_sim::net::trace::Trace;
+use grasp_sim::fetch::admission::Stand;
+use grasp_sim::fetch::fixtures::{Cast, EventCast, RepoCast, ServerCast, Temper, UrlCast};
+use grasp_sim::fetch::world::World;
+use grasp_sim::sync::queue::{HOUR, MINUTE};
+use grasp_sim::sync::trace::Trace;
 
 const MANY: usize = 1_000;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use grasp_sim::hunt::life::live;
+use grasp_sim::fetch::run::live;
 
 use super::crowd::{command, crowd, lives, number};
 

@@ -19,9 +19,9 @@ use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{Signed, Verdict, kinds};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Identifier, Site};
-use grasp_sim::author::{Author, owned, pair};
-use grasp_sim::cast::{m, main_at, o, oid, r, x};
-use grasp_sim::house::{House, View, Wish, rules, service};
+use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
+use grasp_sim::signer::{Author, owned, pair};
+use grasp_sim::test_server::{House, View, Wish, rules, service};
 
 /// What is offered again after each arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,10 +8,10 @@ pub(crate) use grasp_core::nostr::rejection::Known;
 pub(crate) use grasp_core::nostr::{Filter, Refusal, Signed, Verdict, kinds};
 pub(crate) use grasp_core::repo::{Identifier, Service, Site};
 pub(crate) use grasp_core::time::Timestamp;
-pub(crate) use grasp_sim::author::{Author, owned};
-pub(crate) use grasp_sim::cast::{m, main_at, o, oid, r, x};
-pub(crate) use grasp_sim::contract::Shelf;
-pub(crate) use grasp_sim::house::{House, rules, service};
+pub(crate) use grasp_sim::fixtures::{m, main_at, o, oid, r, x};
+pub(crate) use grasp_sim::signer::{Author, owned};
+pub(crate) use grasp_sim::store_contract::Shelf;
+pub(crate) use grasp_sim::test_server::{House, rules, service};
 pub(crate) use std::collections::BTreeSet;
 pub(crate) use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use grasp_core::admission::io::{Input, Source};
 use grasp_core::fetch::io::{FetchId, Need, Place as GitPlace, Sought};
 use grasp_core::limits;
-use grasp_sim::author::owned;
+use grasp_sim::signer::owned;
 
 use super::common::*;
 

@@ -4,7 +4,7 @@
 use grasp_core::admission::policy::lists::{Archive, Entries, Entry, Lists};
 use grasp_core::admission::push::PushRefusal;
 use grasp_core::repo::RepoId;
-use grasp_sim::house::Wish;
+use grasp_sim::test_server::Wish;
 
 use super::common::*;
 

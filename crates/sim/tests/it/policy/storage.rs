@@ -3,7 +3,7 @@
 use grasp_core::admission::io::Input;
 use grasp_core::admission::policy::lists::{Entry, Lists};
 use grasp_core::disk_budget::{Mark, Quotas};
-use grasp_sim::house::Wish;
+use grasp_sim::test_server::Wish;
 
 use super::common::*;
 
@@ -16,7 +16,7 @@ fn push(to: &Author, oid: &str, bytes: u64) -> Wish {
     wish
 }
 
-fn code(pushed: &grasp_sim::house::Pushed) -> &'static str {
+fn code(pushed: &grasp_sim::test_server::Pushed) -> &'static str {
     pushed.as_ref().map_or_else(|refusal| refusal.code(), |()| "taken")
 }
 

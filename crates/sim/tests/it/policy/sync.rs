@@ -20,7 +20,7 @@ fn relays(urls: &[&str]) -> Vec<String> {
 }
 
 fn maintainers(keys: &[&Author]) -> Vec<String> {
-    grasp_sim::author::maintainers_tag(keys)
+    grasp_sim::signer::maintainers_tag(keys)
 }
 
 /// What is followed: owner, place, relays, authors, seq.

@@ -5,7 +5,7 @@ use grasp_core::admission::io::{Input, Write};
 use grasp_core::admission::moderation::Sweep;
 use grasp_core::admission::policy::lists::{Entry, Lists};
 use grasp_core::state_machine::Machine;
-use grasp_sim::memory::Memory;
+use grasp_sim::store_model::Memory;
 
 use super::common::*;
 

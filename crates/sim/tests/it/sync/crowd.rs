@@ -1,12 +1,12 @@
 //! Many lives of this machine at once.
 
 use grasp_core::sync::fault_injection::Flaw;
-pub(crate) use grasp_sim::crowd::{crowd, number};
-use grasp_sim::net::life::{Life, live};
+pub(crate) use grasp_sim::parallel::{crowd, number};
+use grasp_sim::sync::run::{Life, live};
 
 /// How to see a life again.
 pub(crate) fn command(seed: u64) -> String {
-    grasp_sim::crowd::command("sync", seed)
+    grasp_sim::parallel::command("sync", seed)
 }
 
 /// Lives through seeds until `enough` says so.

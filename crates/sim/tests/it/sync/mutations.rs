@@ -1,7 +1,7 @@
 //! The laws bite: every deliberate mistake is caught by some seed.
 
 use grasp_core::sync::fault_injection::Flaw;
-use grasp_sim::net::life::live;
+use grasp_sim::sync::run::live;
 
 use super::crowd::{crowd, lives, number};
 

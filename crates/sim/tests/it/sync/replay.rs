@@ -1,7 +1,7 @@
 //! One life, to be read: `GRASP_SIM_SEED=… cargo test -p grasp-sim --test it sync::replay -- --nocapture`.
 
 use grasp_core::sync::fault_injection::Flaw;
-use grasp_sim::net::life::live;
+use grasp_sim::sync::run::live;
 
 #[test]
 fn replay() {

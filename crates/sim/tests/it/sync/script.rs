@@ -17,7 +17,7 @@ use grasp_core::sync::relay_limits::Terms;
 use grasp_core::sync::relay_record::Peer;
 use grasp_core::sync::{SyncConfig, Syncer};
 use grasp_core::time::{Moment, Now, Timestamp};
-use grasp_sim::net::{tale, text};
+use grasp_sim::sync::{repo_history, text};
 
 /// The place of the other relay.
 const STEADY: &str = "steady.example";
@@ -55,7 +55,7 @@ pub(crate) struct Script {
 /// What a script begins with.
 pub(crate) fn config() -> SyncConfig {
     SyncConfig {
-        service: tale::service(0),
+        service: repo_history::service(0),
         instance: "me".to_owned(),
         bootstrap: vec![],
         window_millis: 5_000,

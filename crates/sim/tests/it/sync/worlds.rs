@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use grasp_sim::net::law::Counts;
-use grasp_sim::net::life::live;
+use grasp_sim::sync::invariants::Counts;
+use grasp_sim::sync::run::live;
 
 use super::crowd::{command, crowd, lives, number};
 

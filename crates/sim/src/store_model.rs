@@ -1,0 +1,422 @@
+//! The model of the store: maps and naive scans. The real store is held to what this does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
+use grasp_core::admission::moderation::Shelves;
+use grasp_core::limits;
+use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
+use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
+use grasp_core::repo::catalog::Place;
+use grasp_core::repo::{RepoId, Site};
+use grasp_core::time::Timestamp;
+
+use crate::store_contract::Shelf;
+
+/// A store that forgets everything at the end of the test.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// With what was written since the last commit.
+    rows: Rows,
+    /// What was there at the last commit, if anything was written since.
+    committed: Option<Box<Rows>>,
+    /// Pull requests that went with their authors in committed batches and of which nobody has been told yet.
+    removed_pulls: Vec<Summary>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rows {
+    served: BTreeMap<EventId, Served>,
+    held: BTreeMap<EventId, (Arc<Signed>, Timestamp)>,
+    deleted: BTreeSet<(PublicKey, EventId)>,
+    deleted_until: BTreeMap<Coordinate, Timestamp>,
+    vanished_until: BTreeMap<PublicKey, Timestamp>,
+    withdrawn: BTreeMap<RepoId, Stamp>,
+    exceptions: BTreeSet<EventId>,
+    todo: BTreeSet<Todo>,
+    staged: BTreeMap<(Site, EventId), Upload>,
+    /// The same of the open batch.
+    removed_pulls: Vec<Summary>,
+    next_seq: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Served {
+    event: Arc<Signed>,
+    seq: u64,
+}
+
+impl Memory {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What a registrar is told at boot: served announcements and states, everything that is held, what is to be done
+    /// and what is staged.
+    #[must_use]
+    pub fn restored(&self) -> Vec<Restored> {
+        let rows = self.readable();
+        let served = rows.in_sequence().filter(|event| matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE));
+        let held = rows.held.values().map(|(event, deadline)| Restored::Held(event.clone(), *deadline));
+        let as_served = |event: &Arc<Signed>| match rows.exceptions.contains(&event.id) {
+            true => Restored::Exception(event.clone()),
+            false => Restored::Served(event.clone()),
+        };
+        let todo = rows.todo.iter().cloned().map(Restored::Todo);
+        let staged = rows.staged.values().cloned().map(Restored::Staged);
+        served.map(as_served).chain(held).chain(todo).chain(staged).collect()
+    }
+
+    /// The served events, in the order in which they came to be served.
+    pub fn served_events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+        self.readable().in_sequence()
+    }
+
+    /// The held events, by id.
+    pub fn held_events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+        self.readable().held.values().map(|(event, _)| event)
+    }
+
+    /// Whether an event is served, held or neither, and whether it was taken away for good.
+    #[must_use]
+    pub fn whereabouts(&self, event: &Event) -> (Option<Place>, Option<Gone>) {
+        let rows = self.readable();
+        (rows.place(event.id), rows.gone(event))
+    }
+
+    /// When a served event came to be served: its place in the sequence.
+    #[must_use]
+    pub fn seq_of(&self, id: EventId) -> Option<u64> {
+        self.readable().served.get(&id).map(|served| served.seq)
+    }
+
+    /// An event that is here, served or held.
+    #[must_use]
+    pub fn text_of(&self, id: EventId) -> Option<Arc<Signed>> {
+        self.readable().known(id).cloned()
+    }
+
+    /// The events that came to be served after this one, in order.
+    #[must_use]
+    pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<Signed>)> {
+        let newer = self.readable().served.values().filter(|served| served.seq > seq);
+        let mut newer: Vec<_> = newer.map(|served| (served.seq, served.event.clone())).collect();
+        newer.sort_unstable_by_key(|(seq, _)| *seq);
+        newer
+    }
+
+    fn readable(&self) -> &Rows {
+        self.committed.as_deref().unwrap_or(&self.rows)
+    }
+}
+
+impl Shelf for Memory {
+    fn facts(&mut self, event: &Signed, questions: Questions) -> Facts {
+        self.rows.facts(event, questions)
+    }
+
+    fn write(&mut self, write: &Write) {
+        if self.committed.is_none() {
+            self.committed = Some(Box::new(self.rows.clone()));
+        }
+        self.rows.apply(write);
+    }
+
+    fn commit(&mut self) {
+        self.committed = None;
+        self.removed_pulls.append(&mut self.rows.removed_pulls);
+    }
+
+    fn abort(&mut self) {
+        if let Some(committed) = self.committed.take() {
+            self.rows = *committed;
+        }
+    }
+
+    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)> {
+        Some((self.rows.known(id)?.clone(), self.rows.place(id)?))
+    }
+
+    fn is_known(&mut self, id: EventId) -> bool {
+        self.rows.known(id).is_some()
+    }
+
+    fn removed_pulls(&mut self) -> Vec<Summary> {
+        let mut removed = std::mem::take(&mut self.removed_pulls);
+        removed.append(&mut self.rows.removed_pulls);
+        removed
+    }
+
+    fn restored(&mut self) -> Vec<Restored> {
+        Memory::restored(self)
+    }
+
+    fn restart(&mut self) {
+        self.abort();
+        self.removed_pulls.clear();
+    }
+
+    fn query(&mut self, filters: &[Filter], default_limit: usize, now: Timestamp) -> Vec<EventId> {
+        let rows = self.readable();
+        let mut found = BTreeSet::new();
+        for filter in filters {
+            let mut matches: Vec<_> = rows.matches(filter, now).collect();
+            matches.sort_unstable();
+            found.extend(matches.into_iter().take(filter.limit.unwrap_or(default_limit).min(default_limit)));
+        }
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn count(&mut self, filters: &[Filter], now: Timestamp) -> u64 {
+        let rows = self.readable();
+        filters.iter().flat_map(|filter| rows.matches(filter, now)).collect::<BTreeSet<_>>().len() as u64
+    }
+
+    fn due(&mut self, now: Timestamp) -> Vec<Summary> {
+        let rows = self.readable();
+        rows.events().filter(|event| is_over(event, now)).map(|event| Summary::of(event)).collect()
+    }
+
+    fn served(&mut self) -> Vec<EventId> {
+        self.served_events().map(|event| event.id).collect()
+    }
+
+    fn held(&mut self) -> Vec<(EventId, Timestamp)> {
+        self.readable().held.iter().map(|(id, (_, deadline))| (*id, *deadline)).collect()
+    }
+}
+
+impl Shelves for Memory {
+    type Problem = Infallible;
+
+    fn of_author(&self, author: PublicKey, most: usize) -> Result<Vec<Summary>, Infallible> {
+        let its = self.rows.events().filter(|event| event.pubkey == author);
+        Ok(its.take(most).map(|event| Summary::of(event)).collect())
+    }
+
+    fn summary(&self, id: EventId) -> Result<Option<Summary>, Infallible> {
+        Ok(self.rows.served.get(&id).map(|served| Summary::of(&served.event)))
+    }
+
+    fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, Infallible> {
+        Ok(self.rows.served.get(&id).map(|served| served.event.clone()))
+    }
+
+    fn at(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Infallible> {
+        Ok(self.rows.at(coordinate).map(|event| event.id))
+    }
+
+    fn tagged(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Infallible> {
+        let has = |event: &&Arc<Signed>| event.indexed_tags().any(|tag| tag == (letter, value));
+        Ok(self.rows.events().filter(has).skip(behind).take(most).map(|event| event.id).collect())
+    }
+}
+
+fn is_over(event: &Event, now: Timestamp) -> bool {
+    event.expires_at().is_some_and(|expires_at| expires_at <= now)
+}
+
+/// Sorts newest first, in the same second the lowest id first.
+type NewestFirst = (std::cmp::Reverse<Timestamp>, EventId);
+
+impl Rows {
+    fn events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+        self.served.values().map(|served| &served.event)
+    }
+
+    fn in_sequence(&self) -> impl Iterator<Item = &Arc<Signed>> {
+        let mut served: Vec<&Served> = self.served.values().collect();
+        served.sort_unstable_by_key(|served| served.seq);
+        served.into_iter().map(|served| &served.event)
+    }
+
+    fn matches(&self, filter: &Filter, now: Timestamp) -> impl Iterator<Item = NewestFirst> {
+        self.events()
+            .filter(move |event| filter.matches(event) && !is_over(event, now))
+            .map(|event| (std::cmp::Reverse(event.created_at), event.id))
+    }
+
+    fn place(&self, id: EventId) -> Option<Place> {
+        if self.served.contains_key(&id) {
+            Some(Place::Served)
+        } else {
+            self.held.contains_key(&id).then_some(Place::Held)
+        }
+    }
+
+    fn known(&self, id: EventId) -> Option<&Arc<Signed>> {
+        let held = self.held.get(&id).map(|(event, _)| event);
+        self.served.get(&id).map(|served| &served.event).or(held)
+    }
+
+    fn at(&self, coordinate: &Coordinate) -> Option<&Arc<Signed>> {
+        let Coordinate { kind, pubkey, d } = coordinate;
+        let near = |event: &&Arc<Signed>| event.kind == *kind && event.pubkey == *pubkey;
+        self.events().filter(near).find(|event| event.coordinate().is_some_and(|at| at.d == *d))
+    }
+
+    fn gone(&self, event: &Event) -> Option<Gone> {
+        let coordinate = event.coordinate();
+        let until = |time: Option<&Timestamp>| time.is_some_and(|time| event.created_at <= *time);
+        let withdrawn = || {
+            let repo = coordinate.as_ref().filter(|at| at.kind == kinds::ANNOUNCEMENT).and_then(RepoId::of)?;
+            self.withdrawn.get(&repo).copied()
+        };
+        if until(self.vanished_until.get(&event.pubkey)) {
+            Some(Gone::Vanished)
+        } else if self.deleted.contains(&(event.pubkey, event.id))
+            || until(coordinate.as_ref().and_then(|at| self.deleted_until.get(at)))
+        {
+            Some(Gone::Deleted)
+        } else {
+            withdrawn().filter(|stamp| supersedes(*stamp, event.stamp())).map(|_| Gone::Withdrawn)
+        }
+    }
+
+    fn facts(&self, event: &Signed, questions: Questions) -> Facts {
+        let by_author = |other: &Arc<Signed>| other.pubkey == event.pubkey;
+        Facts {
+            known: self.place(event.id),
+            gone: self.gone(event),
+            current: event.coordinate().and_then(|at| self.at(&at)).map(|served| served.stamp()),
+            anchored: questions.links && self.is_anchored(event),
+            named: questions.links && !self.is_anchored(event) && self.is_named(event),
+            author_here: questions.author
+                && (self.events().any(by_author) || self.held.values().any(|(event, _)| by_author(event))),
+            targets: if questions.targets { self.targets(event) } else { Vec::new() },
+        }
+    }
+
+    fn is_anchored(&self, event: &Event) -> bool {
+        let references = event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter));
+        references.take(limits::MAX_REFERENCES).any(|(letter, value)| {
+            let by_id = || b"eEq".contains(&letter) && EventId::from_hex(value).is_some_and(|id| self.is_served(id));
+            let by_coordinate =
+                || b"aAq".contains(&letter) && Coordinate::parse(value).is_some_and(|at| self.at(&at).is_some());
+            by_id() || by_coordinate()
+        })
+    }
+
+    fn is_named(&self, event: &Event) -> bool {
+        let id = event.id.to_string();
+        let mut addresses: Vec<String> = event.coordinate().iter().map(ToString::to_string).collect();
+        if kinds::class(event.kind) == kinds::Class::Replaceable {
+            addresses.push(format!("{}:{}", event.kind, event.pubkey));
+        }
+        self.events().flat_map(|served| served.indexed_tags()).any(|(letter, value)| {
+            (b"eEq".contains(&letter) && value == id)
+                || (b"aAq".contains(&letter) && addresses.iter().any(|address| address == value))
+        })
+    }
+
+    fn is_served(&self, id: EventId) -> bool {
+        self.served.contains_key(&id)
+    }
+
+    fn targets(&self, request: &Event) -> Vec<Target> {
+        let target = |event: &Event| {
+            let place = self.place(event.id)?;
+            Some(Target { event: Summary::of(event), place })
+        };
+        let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(|id| self.known(id));
+        let by_coordinate = request
+            .values("a")
+            .filter_map(Coordinate::parse)
+            .filter(|at| at.pubkey == request.pubkey)
+            .filter_map(|at| self.at(&at))
+            .filter(|event| event.created_at <= request.created_at);
+        let found: BTreeSet<Target> = by_id.chain(by_coordinate).filter_map(|event| target(event)).collect();
+        found.into_iter().collect()
+    }
+
+    fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Put(event) => self.serve(event.clone()),
+            Write::Except(id) => {
+                self.exceptions.insert(*id);
+            }
+            Write::Hold(event, deadline) => {
+                self.held.insert(event.id, (event.clone(), *deadline));
+            }
+            Write::Extend(id, deadline) => {
+                if let Some((_, until)) = self.held.get_mut(id) {
+                    *until = *deadline;
+                }
+            }
+            Write::Release(id) => {
+                if let Some((event, _)) = self.held.remove(id) {
+                    self.serve(event);
+                }
+            }
+            Write::Unhold(id) => {
+                self.held.remove(id);
+            }
+            Write::Remove(id) => drop(self.unserve(*id)),
+            Write::Bury(tombstone) => self.bury(tombstone),
+            Write::Todo(todo) => {
+                self.todo.insert(todo.clone());
+            }
+            Write::Done(todo) => {
+                self.todo.remove(todo);
+            }
+            Write::Stage(upload) => {
+                self.staged.insert((upload.site.clone(), upload.event), upload.clone());
+            }
+            Write::Unstage(site, event) => {
+                self.staged.remove(&(site.clone(), *event));
+            }
+        }
+    }
+
+    /// Stops serving an event. That it was an exception is forgotten with it.
+    fn unserve(&mut self, id: EventId) -> Option<Arc<Signed>> {
+        let served = self.served.remove(&id)?;
+        self.exceptions.remove(&id);
+        Some(served.event)
+    }
+
+    fn serve(&mut self, event: Arc<Signed>) {
+        let stands_there = event.coordinate().and_then(|at| self.at(&at)).map(|old| old.id);
+        if let Some(old) = stands_there {
+            self.unserve(old);
+        }
+        self.next_seq += 1;
+        self.served.insert(event.id, Served { event, seq: self.next_seq });
+    }
+
+    fn bury(&mut self, tombstone: &Tombstone) {
+        match tombstone {
+            Tombstone::Event(author, id) => {
+                self.deleted.insert((*author, *id));
+            }
+            Tombstone::Coordinate(at, up_to) => {
+                let until = self.deleted_until.entry(at.clone()).or_insert(*up_to);
+                *until = (*until).max(*up_to);
+            }
+            Tombstone::Withdrawn(repo, stamp) => {
+                let kept = self.withdrawn.entry(repo.clone()).or_insert(*stamp);
+                if supersedes(*stamp, *kept) {
+                    *kept = *stamp;
+                }
+            }
+            Tombstone::Author(author, up_to) => {
+                let until = self.vanished_until.entry(*author).or_insert(*up_to);
+                *until = (*until).max(*up_to);
+                let hex = author.to_string();
+                let goes = |event: &&Arc<Signed>| {
+                    let own = event.pubkey == *author && event.kind != kinds::VANISH;
+                    let wrapped = event.kind == kinds::GIFT_WRAP && event.values("p").any(|key| key == hex);
+                    event.created_at <= *up_to && (own || wrapped)
+                };
+                for id in self.events().filter(goes).map(|event| event.id).collect::<Vec<_>>() {
+                    let gone = self.unserve(id).filter(|event| kinds::is_pull_request(event.kind));
+                    self.removed_pulls.extend(gone.map(|event| Summary::of(&event)));
+                }
+            }
+        }
+    }
+}

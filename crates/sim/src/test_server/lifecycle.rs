@@ -1,0 +1,178 @@
+//! How the house begins, works, fails and heals.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use grasp_core::admission::Registrar;
+use grasp_core::admission::git_job::{Order, Outcome, Work};
+use grasp_core::admission::io::Input;
+use grasp_core::admission::moderation::Sweep;
+use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::lists::Lists;
+use grasp_core::limits;
+use grasp_core::state_machine::Machine;
+use grasp_core::time::Moment;
+
+use super::transaction::Batch;
+use super::{Crashed, House, View};
+use crate::git_model::Folder;
+use crate::store_contract::Shelf;
+
+impl House {
+    /// As after a crash: what is durable stays, the registrar is rebuilt from it, the monotonic clock begins anew.
+    pub fn restart(&mut self) {
+        self.boot().expect("no end was planned");
+    }
+
+    /// A new process begins with what the old one has left on disk, if that does not end, too.
+    pub fn boot(&mut self) -> Result<(), Crashed> {
+        self.now.mono = Moment(0);
+        self.rules.0 = self.rules.1.clone();
+        self.memory.restart();
+        self.running.clear();
+        self.pushes.clear();
+        // After a failed commit sync is told nothing: what it was told last is what is so.
+        self.told.clear();
+        self.rebuild()?;
+        self.rest()
+    }
+
+    /// Reads everything back, as at boot and after a failed commit.
+    pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
+        self.registrar = Registrar::new(self.rules.0.clone());
+        for restored in self.memory.restored() {
+            self.registrar.handle(self.now, Input::Restored(restored));
+        }
+        if self.told.is_empty() {
+            let names = self.hosted().into_iter().map(|repo| repo.identifier);
+            self.told = names.map(|name| (name.clone(), self.followed(&name))).collect();
+        }
+        let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
+        self.git.restart(&kept);
+        let view = |folder: &Folder| View { refs: folder.refs.clone(), exists: true };
+        self.shown = self.git.sites().map(|(site, folder)| (site.clone(), view(folder))).collect();
+        let mut batch = Batch::default();
+        self.tell(&mut batch, Input::Ready);
+        self.registrar.wake(self.now);
+        self.drain(&mut batch);
+        if self.conclude(batch)? { self.sweep() } else { Ok(()) }
+    }
+
+    /// The operator has other lists. Whatever follows from it is done.
+    pub fn rule(&mut self, lists: Lists) {
+        self.try_rule(lists).expect("no end was planned");
+    }
+
+    /// The operator has other lists, if the world does not end before everything that follows from it is done. A process
+    /// that begins anew begins with these. False if nothing could be written: then they are told again.
+    pub fn try_rule(&mut self, lists: Lists) -> Result<bool, Crashed> {
+        self.answered = false;
+        let rules = Rules { lists: Arc::new(lists), ..self.rules.0.clone() };
+        self.rules.1 = rules.clone();
+        let mut batch = Batch::default();
+        self.tell(&mut batch, Input::Rules(Arc::new(rules.clone())));
+        let committed = self.conclude(batch)?;
+        if committed {
+            self.rules.0 = rules;
+            self.answered = true;
+            self.sweep()?;
+        }
+        self.rest()?;
+        Ok(committed)
+    }
+
+    /// Looks up what has no place here any more, an event at a time, and lets repositories be looked at again that are to
+    /// be.
+    fn sweep(&mut self) -> Result<(), Crashed> {
+        let mut sweep = Sweep::of(&self.registrar.rules().lists);
+        loop {
+            let review = self.registrar.alarm().is_some_and(|(_, why)| why == "there are other rules");
+            if !review && sweep.is_over(&self.registrar) {
+                return Ok(());
+            }
+            let mut batch = Batch::default();
+            self.registrar.wake(self.now);
+            self.drain(&mut batch);
+            let Ok(inputs) = sweep.next(&self.registrar, &self.memory, 1);
+            for input in inputs {
+                self.tell(&mut batch, input);
+            }
+            if !self.conclude(batch)? {
+                return Ok(());
+            }
+            // Git is at work meanwhile.
+            if !self.lazy {
+                self.step(0)?;
+            }
+        }
+    }
+
+    /// The orders that are under way.
+    #[must_use]
+    pub fn running(&self) -> &VecDeque<Order> {
+        &self.running
+    }
+
+    /// Lets git do one durable step of an order that is under way, or report that nothing is left to do.
+    pub fn step(&mut self, nth: usize) -> Result<(), Crashed> {
+        let Some(order) = self.running.get(nth).cloned() else { return Ok(()) };
+        match self.git.step(&order) {
+            None => self.after_git_step(),
+            Some(outcome) => self.report(nth, outcome),
+        }
+    }
+
+    /// Lets an order that is under way fail where it stands.
+    pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
+        self.ailing = true;
+        self.report(nth, Outcome::Failed("the disk is full".to_owned()))
+    }
+
+    fn report(&mut self, nth: usize, outcome: Outcome) -> Result<(), Crashed> {
+        let Some(order) = self.running.remove(nth) else { return Ok(()) };
+        let mut batch = Batch::default();
+        let folder = self.git.site(&order.site);
+        let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
+        batch.refs.push((order.site.clone(), view));
+        if let (Work::Align(align), Outcome::Aligned(aligned)) = (&order.work, &outcome)
+            && let Some(best) = align.candidates.first()
+        {
+            match aligned.chosen == Some(best.event) {
+                true => self.behind.remove(&order.site),
+                false => self.behind.insert(order.site.clone()),
+            };
+        }
+        self.tell(&mut batch, Input::Ordered(order.id, outcome));
+        self.conclude(batch).map(|_| ())
+    }
+
+    /// Lets git do everything that is to be done.
+    pub fn work(&mut self) -> Result<(), Crashed> {
+        while !self.running.is_empty() {
+            self.step(0)?;
+        }
+        self.check_rest();
+        Ok(())
+    }
+
+    /// What happens when a fact has been dealt with.
+    pub(super) fn rest(&mut self) -> Result<(), Crashed> {
+        if self.lazy { Ok(()) } else { self.work() }
+    }
+
+    /// Lets everything that failed be done after all.
+    pub fn heal(&mut self) {
+        self.be_kind();
+        for _ in 0..20 {
+            self.work().expect("no end is planned");
+            if self.notes().is_empty() {
+                break;
+            }
+            self.advance(limits::ORDER_RETRY_SECS);
+        }
+        self.ailing = false;
+        // What failed and left no note is tried once more, too.
+        self.advance(limits::ORDER_RETRY_SECS);
+        self.work().expect("no end is planned");
+    }
+}
