@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::connection::{Connection, Traffic};
-use crate::meter::rounded;
 use crate::process::{Memory, Process};
+use crate::process_usage::rounded;
 use crate::target::Target;
 
 /// How to be idle.

@@ -17,11 +17,11 @@ use crate::connection::{Connection, Traffic};
 use crate::event::{Author, Draft, SignedEvent};
 use crate::latency::{Latencies, Percentiles};
 use crate::message::{Incoming, event_id};
-use crate::meter::{Meter, Usage};
+use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
-use crate::prose;
 use crate::random::Random;
 use crate::repository::{ANNOUNCEMENT, ISSUE, tag};
+use crate::sample_text;
 use crate::target::Target;
 
 /// How long after the last event a delivery may still arrive. What comes later counts as missing.
@@ -124,9 +124,9 @@ impl Live {
                     tags: vec![
                         tag(["a", &coordinate]),
                         tag(["p", &author.public_key]),
-                        tag(["subject", &prose::title(&mut random, 8)]),
+                        tag(["subject", &sample_text::title(&mut random, 8)]),
                     ],
-                    content: prose::paragraphs(&mut random, 300),
+                    content: sample_text::paragraphs(&mut random, 300),
                 })
             })
             .collect::<Result<_>>()?;

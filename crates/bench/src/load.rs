@@ -14,7 +14,7 @@ use crate::corpus::Corpus;
 use crate::event::SignedEvent;
 use crate::latency::{Latencies, Percentiles};
 use crate::message::{Incoming, prefix};
-use crate::meter::{Meter, Usage};
+use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
 use crate::target::Target;
 

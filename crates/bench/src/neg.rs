@@ -13,7 +13,7 @@ use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::event::SignedEvent;
 use crate::message::Incoming;
-use crate::meter::{Meter, Usage, rounded};
+use crate::process_usage::{Meter, Usage, rounded};
 use crate::repository::{YEAR, YEAR_START};
 use crate::target::Target;
 

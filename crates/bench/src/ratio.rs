@@ -7,8 +7,8 @@ use anyhow::Result;
 use serde::{Serialize, Serializer};
 
 #[cfg(feature = "compare")]
-use crate::meter::Usage;
-use crate::meter::rounded;
+use crate::process_usage::Usage;
+use crate::process_usage::rounded;
 use crate::report;
 
 /// A measurement is called disturbed when something else used more than this. The kernel's own threads, which write to

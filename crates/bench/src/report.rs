@@ -28,8 +28,8 @@ fn line(result: &str, server: &str, figures: &impl Serialize) -> Result<String> 
 mod tests {
     use super::*;
     use crate::latency::Percentiles;
-    use crate::meter::{ServerUsage, Usage};
     use crate::process::Memory;
+    use crate::process_usage::{ServerUsage, Usage};
 
     #[derive(Serialize)]
     struct Figures {

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use crate::event::{Author, Draft, SignedEvent};
-use crate::prose;
 use crate::random::Random;
+use crate::sample_text;
 
 /// Repository announcement (NIP-34).
 pub const ANNOUNCEMENT: u16 = 30617;
@@ -100,7 +100,7 @@ impl<'a> Writer<'a> {
     fn announce(&mut self) -> Result<()> {
         let identifier = self.identifier.clone();
         let clone = format!("https://git.example.com/{}/{identifier}.git", self.owner.public_key);
-        let description = prose::title(&mut self.random, 24);
+        let description = sample_text::title(&mut self.random, 24);
         let tags = vec![
             tag(["d", &identifier]),
             tag(["name", &identifier]),
@@ -146,21 +146,21 @@ impl<'a> Writer<'a> {
             tag(["p", &self.owner.public_key]),
             tag(["p", &root.author.public_key]),
         ];
-        let content = prose::paragraphs(&mut self.random, 160);
+        let content = sample_text::paragraphs(&mut self.random, 160);
         self.publish(self.owner, STATUS, tags, content)?;
         Ok(())
     }
 
     fn issue(&mut self) -> (u16, Vec<Vec<String>>, String) {
         let label = *self.random.pick(&["bug", "enhancement", "question"]);
-        let tags = vec![tag(["subject", &prose::title(&mut self.random, 8)]), tag(["t", label])];
-        (ISSUE, tags, prose::paragraphs(&mut self.random, 260))
+        let tags = vec![tag(["subject", &sample_text::title(&mut self.random, 8)]), tag(["t", label])];
+        (ISSUE, tags, sample_text::paragraphs(&mut self.random, 260))
     }
 
     fn patch(&mut self) -> (u16, Vec<Vec<String>>, String) {
         let (commit, parent) = (self.random.hex(40), self.random.hex(40));
-        let subject = prose::title(&mut self.random, 5);
-        let content = prose::patch(&mut self.random, &commit, &subject);
+        let subject = sample_text::title(&mut self.random, 5);
+        let content = sample_text::patch(&mut self.random, &commit, &subject);
         let tags = vec![tag(["t", "root"]), tag(["commit", &commit]), tag(["parent-commit", &parent])];
         (PATCH, tags, content)
     }
@@ -176,7 +176,7 @@ impl<'a> Writer<'a> {
             tag(["k", &parent.kind.to_string()]),
             tag(["p", &parent.author.public_key]),
         ];
-        let content = prose::paragraphs(&mut self.random, 60);
+        let content = sample_text::paragraphs(&mut self.random, 60);
         let id = self.publish(author, COMMENT, tags, content)?;
         Ok(id.map(|id| Parent { id, kind: COMMENT, author }))
     }

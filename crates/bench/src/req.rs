@@ -15,7 +15,7 @@ use crate::connection::{Connection, Traffic};
 use crate::corpus::Corpus;
 use crate::latency::{Latencies, Percentiles};
 use crate::message::Incoming;
-use crate::meter::{Meter, Usage};
+use crate::process_usage::{Meter, Usage};
 use crate::progress::Progress;
 use crate::random::Random;
 use crate::repository::{ISSUE, PATCH};

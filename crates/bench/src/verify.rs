@@ -5,7 +5,7 @@ use nostr::event::Event;
 use serde::Serialize;
 
 use crate::corpus::Corpus;
-use crate::meter::Meter;
+use crate::process_usage::Meter;
 
 /// Enough events that the kernel's accounting in steps of 10 ms is exact to about one percent.
 const SAMPLE: usize = 20_000;

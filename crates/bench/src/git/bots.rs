@@ -19,7 +19,7 @@ use super::push::Pusher;
 use super::repo::Repo;
 use super::{make, stock};
 use crate::latency::percentile;
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 use crate::progress::Progress;
 use crate::random::Random;
 use crate::sync::sheet;

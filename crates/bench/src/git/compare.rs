@@ -28,7 +28,7 @@ use super::sheet::{Samples, Sheet};
 use super::watch::{Peak, Watch};
 use super::{fetch, make, push, stock, watch};
 use crate::latency::Latencies;
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 use crate::ratio::{Bound, Figure};
 use crate::report;
 

@@ -9,7 +9,7 @@ use super::client::Client;
 use super::ledger::{Cost, Ledger, Spent};
 use super::pktline::FetchAnswer;
 use super::request::RepoUrl;
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 
 /// What one fetch came to.
 #[derive(Debug, Clone, Copy, Serialize)]

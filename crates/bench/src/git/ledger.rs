@@ -13,8 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::machine;
-use crate::meter::rounded;
 use crate::process::Process;
+use crate::process_usage::rounded;
 
 /// How long the processes of a group may take to vanish after they were killed.
 const REMOVAL: Duration = Duration::from_secs(5);

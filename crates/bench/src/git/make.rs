@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::stock;
 use crate::progress::Progress;
 use crate::random::Random;
-use crate::{prose, report, repository};
+use crate::{report, repository, sample_text};
 
 /// Commits between two files that do not compress: pictures, archives, models.
 const ASSET_EVERY: u64 = 50;
@@ -84,7 +84,7 @@ pub(super) fn large(folder: &Path, size: Size) -> Result<Made> {
     let progress = Progress::start("making the large repository", size.commits);
     let mut story = Story::begin(folder)?;
     for number in 0..size.commits {
-        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
         let index = random.below(files.len() as u64);
         let lines = &mut files[index as usize];
         if lines.is_empty() {
@@ -142,7 +142,7 @@ pub(super) fn many_refs(folder: &Path, seed: u64, count: u64) -> Result<()> {
     let mut random = Random::new(seed, 2);
     let mut story = Story::begin(folder)?;
     for number in 0..count {
-        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
         story.file("README", line(&mut random).as_bytes())?;
         match number {
             // The main branch is one of them.
@@ -159,10 +159,10 @@ pub(super) fn chain(folder: &Path, seed: u64, commits: u64) -> Result<()> {
     let mut random = Random::new(seed, 3);
     let mut story = Story::begin(folder)?;
     for number in 0..commits {
-        story.commit("refs/heads/main", number, &prose::title(&mut random, 6))?;
+        story.commit("refs/heads/main", number, &sample_text::title(&mut random, 6))?;
         if number == 0 {
             for name in ["README", "LICENSE", "src/main.rs", "src/lib.rs"] {
-                story.file(name, prose::paragraphs(&mut random, 2000).as_bytes())?;
+                story.file(name, sample_text::paragraphs(&mut random, 2000).as_bytes())?;
             }
         }
         let text: String = (0..LINES).map(|_| line(&mut random)).collect();
@@ -173,7 +173,7 @@ pub(super) fn chain(folder: &Path, seed: u64, commits: u64) -> Result<()> {
 
 /// A line that no other line equals.
 fn line(random: &mut Random) -> String {
-    let words = prose::title(random, 9);
+    let words = sample_text::title(random, 9);
     format!("{words} {:08x}\n", random.next_word() as u32)
 }
 

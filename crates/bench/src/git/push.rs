@@ -14,7 +14,7 @@ use super::ledger::{Cost, Spent};
 use super::repo::{Desk, Repo};
 use super::{make, stock};
 use crate::latency::{Latencies, Percentiles};
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 
 /// The branch that is pushed to.
 const BRANCH: &str = "refs/heads/main";

@@ -11,7 +11,7 @@ use super::client::Client;
 use super::ledger::{Cost, Ledger, Spent};
 use super::request::{Protocol, RepoUrl};
 use crate::latency::{Latencies, Percentiles};
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 
 /// How to ask.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::host::Side;
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 use crate::ratio::{Bound, Figure, Ratio};
 use crate::{ratio, report};
 

@@ -20,7 +20,7 @@ use super::world::{FOLLOWER, PATIENCE, SOURCE, World, seconds};
 use crate::connection::{Connection, Traffic};
 use crate::event::{Draft, SignedEvent};
 use crate::machine;
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 use crate::repository::{YEAR, YEAR_START, tag};
 
 /// Kind 1618.

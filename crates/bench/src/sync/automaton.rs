@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use super::sheet;
 use super::stub::place;
-use crate::meter::rounded;
 use crate::process::Process;
+use crate::process_usage::rounded;
 use crate::random::Random;
 
 /// Relays that a repository can be followed at. Announcements that name more do not count.

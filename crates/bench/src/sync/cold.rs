@@ -12,8 +12,8 @@ use super::server::{Follows, GLANCE, Plan, Server, sample};
 use super::wire::{Traffic, Wire};
 use super::world::{PATIENCE, SOURCE, World, seconds};
 use crate::connection::Connection;
-use crate::meter::rounded;
 use crate::process::{Memory, Process};
+use crate::process_usage::rounded;
 use crate::repository::{ANNOUNCEMENT, STATE};
 use crate::{connection, machine};
 

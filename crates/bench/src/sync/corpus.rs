@@ -14,9 +14,9 @@ use nostr::nips::nip19::ToBech32;
 
 use crate::event::{Author, Draft, SignedEvent};
 use crate::progress::Progress;
-use crate::prose;
 use crate::random::Random;
 use crate::repository::{ANNOUNCEMENT, COMMENT, ISSUE, STATE, YEAR, YEAR_START, tag};
+use crate::sample_text;
 
 /// Owners and those who write take their keys from streams that no other corpus uses.
 const OWNERS: u64 = 1 << 42;
@@ -202,11 +202,11 @@ fn write_about(
         let tags = vec![
             tag(["a", &project.coordinate()]),
             tag(["p", &project.owner.public_key]),
-            tag(["subject", &prose::title(&mut random, 8)]),
+            tag(["subject", &sample_text::title(&mut random, 8)]),
         ];
-        let content = prose::paragraphs(&mut random, 260);
+        let content = sample_text::paragraphs(&mut random, 260);
         let root = random.pick(writers).sign(Draft { kind: ISSUE, created_at, tags, content })?;
-        let draft = (created_at + 1 + random.below(3_599), prose::paragraphs(&mut random, 60));
+        let draft = (created_at + 1 + random.below(3_599), sample_text::paragraphs(&mut random, 60));
         let answer = comment(project, &root, random.pick(writers), draft)?;
         events.extend([root, answer]);
     }

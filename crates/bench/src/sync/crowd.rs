@@ -10,8 +10,8 @@ use super::server::{Follows, GLANCE, Server};
 use super::sheet;
 use super::stub::{AskedFigures, Stubs};
 use super::world::{FOLLOWER, PATIENCE, World, seconds};
-use crate::meter::rounded;
 use crate::process::Memory;
+use crate::process_usage::rounded;
 
 /// Relays that a repository can be followed at. Announcements that name more do not count.
 const PER_REPOSITORY: usize = 32;

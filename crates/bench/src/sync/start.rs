@@ -16,7 +16,7 @@ use super::SyncArgs;
 use super::server::{Follows, Plan, Server};
 use super::sheet::{Row, remark};
 use super::world::{SOURCE, World};
-use crate::meter::rounded;
+use crate::process_usage::rounded;
 use crate::{machine, report};
 
 /// The file that says that a folder has everything.

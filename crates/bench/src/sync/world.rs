@@ -128,5 +128,5 @@ impl World {
 
 /// Seconds between two moments.
 pub(super) fn seconds(from: Option<Instant>, to: Instant) -> f64 {
-    from.map_or(0.0, |from| crate::meter::rounded(to.saturating_duration_since(from).as_secs_f64()))
+    from.map_or(0.0, |from| crate::process_usage::rounded(to.saturating_duration_since(from).as_secs_f64()))
 }
