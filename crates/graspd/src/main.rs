@@ -10,19 +10,25 @@
 #![allow(clippy::print_stdout, reason = "a program speaks to whoever started it")]
 
 mod admin;
+mod backup;
 mod cli;
 mod clock;
 mod config;
-mod door;
-mod hands;
-mod inherited;
-mod lock;
-mod meter;
-mod notify;
-mod outbound;
+mod data_lock;
+pub(crate) mod fetch;
+pub(crate) mod git;
+pub(crate) mod http;
+mod metrics;
+pub(crate) mod monitor;
+mod net;
+pub(crate) mod relay;
 mod reload;
-mod rooms;
-mod vault;
+mod sd_notify;
+mod server;
+mod socket_activation;
+pub(crate) mod sync;
+pub(crate) mod web;
+pub(crate) mod writer;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -67,7 +73,7 @@ fn main() -> ExitCode {
         read: Box::new(move || config::load(&matches)),
         log: Box::new(move |level| filter.reload(EnvFilter::new(level)).map_err(|problem| problem.to_string())),
     };
-    match rooms::run(config, origins) {
+    match server::run(config, origins) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("graspd: {problem:#}");

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::{Config, ConfigErrors, Effective, Loaded, Origin};
-use crate::hands::rulebook::{RulesChanged, RulesDoor};
-use crate::notify;
-use crate::notify::News;
+use crate::sd_notify;
+use crate::sd_notify::News;
+use crate::writer::policy::{RulesChanged, RulesDoor};
 
 /// Where rooms read the settings that hold now: those of the start, and what has changed since of those that can.
 pub(crate) type Settings = watch::Receiver<Arc<Config>>;
@@ -103,9 +103,9 @@ impl Reloader {
     /// Reads the settings again and puts into force what can change. If anything is wrong with them, all stays as it was.
     /// Not for a thread of the runtime: it waits for the disk.
     pub(crate) fn reload(&self) -> Result<Reloaded, ConfigErrors> {
-        notify::tell(News::Reloading);
+        sd_notify::tell(News::Reloading);
         let reloaded = self.read_again();
-        notify::tell(News::Ready);
+        sd_notify::tell(News::Ready);
         reloaded
     }
 

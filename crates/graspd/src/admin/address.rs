@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::wire::{Complaint, Request, Teller};
-use crate::vault::moment::Served;
+use crate::backup::snapshot::Served;
 
 /// The URL below which repositories are, without any proxy.
 pub(super) async fn address(admin: &Arc<Admin>, _: Request, _: Teller) -> Result<Value, Complaint> {

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::wire::{Complaint, Request, Teller};
-use crate::hands::offer::{Offer, Ruling};
-use crate::meter::words::variant;
+use crate::metrics::labels::variant;
+use crate::writer::submission::{Offer, Ruling};
 
 /// Events that are judged at the same time: a few batches of the writer.
 const MOST: usize = 1_024;

@@ -11,6 +11,7 @@ mod address;
 mod check;
 mod export;
 mod import;
+pub(crate) mod proxy_probe;
 mod purgatory;
 mod relays;
 mod reload;
@@ -27,8 +28,8 @@ use grasp_core::sync::io::Order;
 use serde_json::Value;
 
 use self::wire::{Complaint, Request, Teller};
-use crate::door::routes::House;
-use crate::hands::hunt::HuntDoor;
+use crate::fetch::driver::HuntDoor;
+use crate::http::router::House;
 use crate::reload::Reloader;
 
 /// Does one thing that was asked for. What it returns is the last line of the answer.

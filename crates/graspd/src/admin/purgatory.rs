@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::repos::is_named;
 use super::wire::{Complaint, Request, Teller};
 use super::{Admin, cannot};
-use crate::hands::notes::HeldEvent;
-use crate::meter::words;
+use crate::metrics::labels;
+use crate::writer::command::HeldEvent;
 
 /// Objects that are named of what one event needs.
 const OIDS: usize = 20;
@@ -127,7 +127,7 @@ fn row(held: &HeldEvent, view: Option<&View>, now: u64) -> Value {
         let places = quarry.stops.iter().map(|stop| {
             json!({
                 "url": stop.url, "asking": stop.asking, "waiting": stop.waiting,
-                "outcome": stop.outcome.as_ref().map(words::variant),
+                "outcome": stop.outcome.as_ref().map(labels::variant),
             })
         });
         json!({

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::Admin;
 use super::wire::{Complaint, Request, Teller};
 use crate::config::nearest_of;
-use crate::door::pages::status::json;
-use crate::door::pages::status::words::ordered;
-use crate::hands::sync::board::{Known, Look, SyncDoor};
+use crate::sync::status::{Known, Look, SyncDoor};
+use crate::web::status::format::ordered;
+use crate::web::status::json;
 
 /// How often somebody who waits for a relay looks how it goes.
 const LOOK: Duration = Duration::from_millis(200);

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::wire::{Complaint, Request, Teller};
-use crate::hands::notes::Books;
-use crate::hands::sync::board::Standing;
+use crate::sync::status::Standing;
+use crate::writer::command::Books;
 
 /// Repositories that are looked at at a time: the desk and sync are asked for so many at once.
 const PAGE: usize = 100;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Admin;
 use super::wire::{Complaint, Gone, Request, Teller};
-use crate::vault::moment;
-use crate::vault::moment::Served;
+use crate::backup::snapshot;
+use crate::backup::snapshot::Served;
 
 /// Links all git data and copies the store, says where, and removes it when the client hangs up. Pushes and events go on;
 /// what would remove git data waits while links are made.
@@ -21,7 +21,7 @@ pub(super) async fn snapshot(admin: &Arc<Admin>, _: Request, tell: Teller) -> Re
         let gone = |_: Gone| anyhow!("nobody waits for it any more");
         let wanted = || teller.is_wanted().map_err(gone);
         let mut told = |what: &str, done, total| teller.progress_blocking(what, done, total).map_err(gone);
-        moment::take(&store, &layout, means, &wanted, &mut told)
+        snapshot::take(&store, &layout, means, &wanted, &mut told)
     };
     let failed = |problem: String| Complaint::new("failed", problem);
     let taken = tokio::task::spawn_blocking(work).await.map_err(|problem| failed(problem.to_string()))?;

@@ -23,9 +23,9 @@ use tracing::{debug, warn};
 
 use super::wire::{Request, Teller};
 use super::{Admin, answer};
-use crate::door::listen::{BREATH, departure};
-use crate::door::reply::{Answer, Reply};
-use crate::door::routes::status;
+use crate::http::body::{Answer, Reply};
+use crate::http::router::status;
+use crate::http::server::{BREATH, departure};
 
 /// Connections at the same time: an operator with a few scripts.
 const MAX_CONNECTIONS: usize = 16;

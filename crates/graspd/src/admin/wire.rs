@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::door::reply::Feed;
+use crate::http::body::Feed;
 
 /// Bytes of a request's JSON: arguments of a command.
 const MAX_ARGUMENTS: usize = 1 << 20;

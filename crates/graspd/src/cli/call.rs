@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::Failure;
-use crate::door::reply::Reply;
+use crate::http::body::Reply;
 
 /// Bytes of one line. A line is a row of a list or a status.
 const MAX_LINE: usize = 64 << 20;

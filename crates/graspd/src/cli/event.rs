@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Context, Failure, json_argument, say};
-use crate::outbound::dial::Dialler;
+use crate::net::dialer::Dialler;
 
 /// How long a relay may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,6 +7,7 @@
 //! Every command takes `--json`: one object, or one object per line for lists. The exit status is 0 when it went well, 1
 //! when it failed, 2 when it was called wrongly and 3 when no server answers.
 
+mod backup;
 pub(crate) mod call;
 mod check;
 mod event;
@@ -21,7 +22,6 @@ mod status;
 mod sync;
 pub(crate) mod table;
 mod transfer;
-mod vault;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -50,9 +50,9 @@ const COMMANDS: &[Declared] = &[
     Declared { command: sync::command, run: sync::run },
     Declared { command: reload::command, run: reload::run },
     Declared { command: check::command, run: check::run },
-    Declared { command: vault::backup_command, run: vault::backup },
-    Declared { command: vault::restore_command, run: vault::restore },
-    Declared { command: vault::verify_command, run: vault::verify },
+    Declared { command: backup::backup_command, run: backup::backup },
+    Declared { command: backup::restore_command, run: backup::restore },
+    Declared { command: backup::verify_command, run: backup::verify },
     Declared { command: transfer::export_command, run: transfer::export },
     Declared { command: transfer::import_command, run: transfer::import },
     Declared { command: ngit_grasp::command, run: ngit_grasp::run },

@@ -8,20 +8,20 @@ use grasp_core::nostr::PublicKey;
 use grasp_git::layout::file_name;
 use serde_json::{Value, json};
 
+use super::backup::settings;
 use super::call::Body;
 use super::progress::Progress;
 use super::table::{Align, Table};
 use super::transfer::{bring_quietly, table};
-use super::vault::settings;
 use super::{Context, Failure, json_argument, one_object, path_value, say};
+use crate::backup::import::Tally;
+use crate::backup::ngit_grasp::{Repository, Source, Survey, Workplace};
+use crate::backup::push;
+use crate::backup::push::Part;
+use crate::backup::snapshot::{Served, failed};
 use crate::clock::Clock;
-use crate::door::pages::status::words::{bytes, count};
-use crate::rooms;
-use crate::vault::import::Tally;
-use crate::vault::moment::{Served, failed};
-use crate::vault::ngit::{Repository, Source, Survey, Workplace};
-use crate::vault::pushing;
-use crate::vault::pushing::Part;
+use crate::server;
+use crate::web::status::format::{bytes, count};
 
 pub(super) fn command() -> Command {
     let path = |name, help| Arg::new(name).long(name).value_name("DIR").help(help).value_parser(path_value());
@@ -80,7 +80,7 @@ fn look(context: &Context<'_>, source: &Source, is_json: bool) -> Result<(), Fai
         Err(Failure::NotRunning { .. } | Failure::Usage(_)) => {}
         Err(other) => return Err(other),
     }
-    let rules = rooms::rules(&config, PublicKey([0; 32])).map_err(failed)?;
+    let rules = server::rules(&config, PublicKey([0; 32])).map_err(failed)?;
     let mut progress = Progress::new();
     let mut tell = |what: &str, done, total| {
         progress.show(what, done, total);
@@ -213,7 +213,7 @@ fn move_in(
 impl Moved {
     fn push(&mut self, repositories: &[Repository], part: Part, base: &str, work: &Path) {
         for Repository { repo, folder } in repositories {
-            match pushing::push(folder, part, &format!("{base}/{}", repo.path()), work) {
+            match push::push(folder, part, &format!("{base}/{}", repo.path()), work) {
                 Ok(pushed) => {
                     self.refs += pushed.refs;
                     self.refused.extend(pushed.refused.into_iter().map(|why| (repo.to_string(), why)));

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use super::table::plain;
-use crate::door::pages::status::words::{count, duration};
+use crate::web::status::format::{count, duration};
 
 /// How often a bar is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::call::{Body, Line};
 use super::table::{Align, Table, plain};
 use super::{Context, Failure, json_argument, list, number, one_object, say, text};
-use crate::door::pages::status::words::{count, duration};
+use crate::web::status::format::{count, duration};
 
 /// Digits of an object's or event's name that are shown.
 const DIGITS: usize = 12;

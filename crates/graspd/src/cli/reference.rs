@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{Context, Failure, say};
 use crate::config::SETTINGS_HEADING;
-use crate::meter::{Meter, Scales};
+use crate::metrics::{Meter, Scales};
 
 fn hidden(name: &'static str, about: &'static str) -> Command {
     let reference = Arg::new("reference").long("reference").help("In Markdown").action(ArgAction::SetTrue);

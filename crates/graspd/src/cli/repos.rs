@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::call::{Body, Line};
 use super::table::{Align, Table};
 use super::{Context, Failure, json_argument, number, say, text};
-use crate::door::pages::status::words::{bytes, count};
+use crate::web::status::format::{bytes, count};
 
 pub(super) fn command() -> Command {
     Command::new("repos")

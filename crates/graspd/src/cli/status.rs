@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::call::Body;
 use super::table::{Align, Table, plain};
 use super::{Context, Failure, json_argument, number, one_object, or_unread, say, text};
-use crate::door::pages::status::words::{bytes, count, duration};
+use crate::web::status::format::{bytes, count, duration};
 
 pub(super) fn command() -> Command {
     Command::new("status")

@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::relays::url_argument;
 use super::table::plain;
 use super::{Context, Failure, json_argument, number, say, text};
-use crate::door::pages::status::words::count;
+use crate::web::status::format::count;
 
 pub(super) fn command() -> Command {
     Command::new("sync")

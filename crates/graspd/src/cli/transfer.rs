@@ -9,10 +9,10 @@ use serde_json::json;
 use super::progress::Progress;
 use super::table::{Align, Table};
 use super::{Context, Failure, json_argument, say};
-use crate::door::pages::status::words::count;
-use crate::vault::export::Output;
-use crate::vault::import::{Import, Tally};
-use crate::vault::moment::failed;
+use crate::backup::export::Output;
+use crate::backup::import::{Import, Tally};
+use crate::backup::snapshot::failed;
+use crate::web::status::format::count;
 
 fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(placeholder).help(help).action(ArgAction::Append).value_delimiter(',')

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::foreign::NOT_USED_YET;
 use super::problem::{Problem, quote};
 use super::settings::SETTINGS;
 use super::suggest;
+use super::unknown_variables::NOT_USED_YET;
 
 /// The settings of a TOML file. It may hold secrets, so it has no `Debug`.
 pub(crate) struct File {

@@ -12,9 +12,8 @@ mod cidr;
 mod cli;
 mod dotenv;
 mod file;
-mod foreign;
 mod lists;
-mod owner;
+mod operator_key;
 mod parse;
 mod problem;
 mod resolve;
@@ -22,6 +21,7 @@ mod settings;
 mod show;
 mod sources;
 mod suggest;
+mod unknown_variables;
 
 #[cfg(test)]
 mod tests;
@@ -40,13 +40,13 @@ use grasp_core::fetch::Limits;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::receive::PackLimits;
 
-use crate::hands::budget::Allowance;
-use crate::meter::Scales;
+use crate::metrics::Scales;
+use crate::monitor::disk_budget::Allowance;
 
 pub(crate) use cidr::Cidr;
 pub(crate) use cli::{SETTINGS_HEADING, command, quietly};
 pub(crate) use lists::relays_of;
-pub(crate) use owner::owner_keys;
+pub(crate) use operator_key::owner_keys;
 pub(crate) use problem::{ConfigErrors, Origin};
 pub(crate) use show::{reference, show};
 use sources::{Outside, Sources};

@@ -8,17 +8,17 @@ use std::time::Duration;
 use grasp_core::disk_budget::Quotas;
 use grasp_core::fetch::Limits;
 
-use super::foreign::{NOT_FOR_US, NOT_USED_YET};
 use super::lists::{Parts, Written};
 use super::problem::{ConfigErrors, Origin, Problem};
 use super::settings::{FILE_VARIABLE, Fallback, PREFIX, SETTINGS, Shape};
 use super::sources::Sources;
+use super::unknown_variables::{NOT_FOR_US, NOT_USED_YET};
 use super::{
     ADMIN_SOCKET_FILE, Config, Effective, GitSettings, Loaded, MetricsSettings, OWNER_FILE, Policy, Secret, StatusAt,
     SyncSettings, parse, settings, suggest,
 };
-use crate::hands::budget::Allowance;
-use crate::meter::Scales;
+use crate::metrics::Scales;
+use crate::monitor::disk_budget::Allowance;
 
 /// Understands all settings, or says everything that is wrong with them.
 pub(crate) fn resolve(sources: &Sources) -> Result<Loaded, ConfigErrors> {

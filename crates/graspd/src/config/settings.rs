@@ -676,8 +676,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Setting> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::foreign;
     use super::*;
+    use crate::config::unknown_variables;
 
     #[test]
     fn names_are_unique_and_fit_all_spellings() {
@@ -690,7 +690,7 @@ mod tests {
                 setting.name
             );
             assert!(setting.help.ends_with('.') && !setting.help.contains("  "), "{}", setting.name);
-            assert!(!foreign::NOT_USED_YET.contains(&setting.name), "{} is used now", setting.name);
+            assert!(!unknown_variables::NOT_USED_YET.contains(&setting.name), "{} is used now", setting.name);
         }
     }
 

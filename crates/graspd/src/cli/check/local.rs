@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::finding::Findings;
 use crate::config::{Config, OWNER_FILE};
-use crate::door::pages::status::words::bytes;
+use crate::web::status::format::bytes;
 
 /// The first git whose `upload-pack` can do what is asked of it.
 const NEEDED_GIT: (u64, u64) = (2, 34);

@@ -4,22 +4,22 @@
 //!   server and back.
 //! - [`ask`]: requests to the front. [`time`]: clocks and certificates. [`finding`]: what is told. [`lines`]: what to write for a proxy.
 
-mod ask;
+mod domain;
 mod finding;
-mod front;
-mod lines;
 mod local;
-mod name;
+mod proxy;
+mod proxy_config;
+mod requests;
 mod time;
 
 use clap::{Arg, ArgMatches, Command};
 use grasp_core::nostr::hex;
 use serde_json::{Value, json};
 
-use self::ask::Front;
 use self::finding::Findings;
-use self::front::Server;
 use super::call::Body;
+use super::check::proxy::Server;
+use super::check::requests::Front;
 use super::{Context, Failure, json_argument, one_object, or_unread, say};
 use crate::config::Config;
 
@@ -66,8 +66,8 @@ pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), F
         let answer = context.call("check", Body::Arguments(json!({ "seen": &token })), &mut one_object);
         answer.ok().and_then(|mut answer| Some(std::mem::take(answer["seen"].as_array_mut()?))).unwrap_or_default()
     };
-    name::look(&mut found, &config, via.is_some());
-    let proxy = front::look(&mut found, &runtime, &front, server.as_ref(), &mut seen);
+    domain::look(&mut found, &config, via.is_some());
+    let proxy = proxy::look(&mut found, &runtime, &front, server.as_ref(), &mut seen);
     tell(&found, &config, server.as_ref(), proxy, arguments.get_flag("json"))
 }
 
@@ -75,7 +75,7 @@ fn tell(
     found: &Findings,
     config: &Config,
     server: Option<&Server>,
-    proxy: lines::Proxy,
+    proxy: proxy_config::Proxy,
     as_json: bool,
 ) -> Result<(), Failure> {
     let bind = server.map_or_else(|| config.bind.to_string(), |server| server.text("bind"));

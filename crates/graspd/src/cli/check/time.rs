@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn days_are_counted() {
         let read = |bytes: &'static [u8]| CertificateDer::from(bytes);
-        let authority = read(include_bytes!("../../outbound/certificates/authority.der"));
-        let chain = [read(include_bytes!("../../outbound/certificates/relay.test.der"))];
+        let authority = read(include_bytes!("../../net/certificates/authority.der"));
+        let chain = [read(include_bytes!("../../net/certificates/relay.test.der"))];
         let left = |name: &str, now: u64| {
             let mut roots = RootCertStore::empty();
             roots.add(authority.clone()).expect("a certificate");

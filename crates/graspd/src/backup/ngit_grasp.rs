@@ -1,0 +1,356 @@
+//! What ngit-grasp leaves: events in a database of its own, and repositories as bare git folders.
+//!
+//! Nothing is written there. Announcements and states of one repository name go first, then its branches are pushed to the
+//! running server as anybody would push them; so events and git data become visible together, and nothing is taken that the
+//! events do not allow. Its pull requests follow in the same way, which need a repository that is served, and at last all
+//! other events. A folder of our own keeps what has been read and what is done: whatever is interrupted goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use grasp_core::admission::policy::Rules;
+use grasp_core::nostr::{Event, PublicKey, Signed, Verifier, kinds};
+use grasp_core::repo::catalog::{Catalog, Place};
+use grasp_core::repo::pull_request::PullRequest;
+use grasp_core::repo::{Announcement, Identifier, RepoId};
+use grasp_core::time::Timestamp;
+use grasp_git::layout::file_name;
+use grasp_store::foreign_events;
+use serde_json::{Value, json};
+
+use super::Tell;
+use crate::metrics::labels::variant;
+
+/// Open files of names while events are sorted.
+const MAX_OPEN: usize = 64;
+
+/// Where ngit-grasp keeps things.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    events: PathBuf,
+    git: PathBuf,
+}
+
+/// A repository of ngit-grasp.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Repository {
+    pub(crate) repo: RepoId,
+    pub(crate) folder: PathBuf,
+}
+
+/// What there is, and what would come of it.
+#[derive(Default)]
+pub(crate) struct Survey {
+    pub(crate) kinds: BTreeMap<u16, u64>,
+    pub(crate) events: u64,
+    /// Events that would be refused for sure, by reason.
+    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) repositories: u64,
+    pub(crate) bytes: u64,
+    /// Repositories whose announcement is not here or does not list this service.
+    pub(crate) unlisted: Vec<String>,
+}
+
+impl Source {
+    /// Finds the parts in a data folder, or takes those that are given.
+    pub(crate) fn of(data: &Path, relay: Option<&Path>, git: Option<&Path>) -> Result<Self> {
+        let relays = [relay.map(Path::to_owned), Some(data.join("relay")), Some(data.to_owned())];
+        let found = relays.into_iter().flatten().find(|folder| folder.join("data.mdb").is_file());
+        let events = found.with_context(|| {
+            format!("{} has no relay/data.mdb: is it the data folder of ngit-grasp? See --relay-of", data.display())
+        })?;
+        if events.join("events").join("data.mdb").exists() {
+            bail!("{} is a data folder of graspd; see `graspd restore`", events.display());
+        }
+        let gits = [git.map(Path::to_owned), Some(data.join("git")), Some(data.join("repos"))];
+        let git = gits.into_iter().flatten().find(|folder| folder.is_dir()).with_context(|| {
+            format!("{} has no folder git: is it the data folder of ngit-grasp? See --git-of", data.display())
+        })?;
+        Ok(Self { events, git })
+    }
+
+    /// When the events were last changed. If they change while they are read, ngit-grasp runs.
+    pub(crate) fn changed(&self) -> Result<SystemTime> {
+        Ok(fs::metadata(self.events.join("data.mdb"))?.modified()?)
+    }
+
+    /// What tells these events from others, and from themselves at another time.
+    fn mark(&self) -> Result<String> {
+        let file = self.events.join("data.mdb");
+        let about = fs::metadata(&file)?;
+        let at = about.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        Ok(format!("{}\n{} bytes\n{at}\n", file.canonicalize()?.display(), about.len()))
+    }
+
+    /// Shows every event that can be read and is signed; counts the others.
+    fn each(&self, mut show: impl FnMut(Signed) -> Result<()>) -> Result<BTreeMap<String, u64>> {
+        let mut verifier = Verifier::default();
+        let mut bad: BTreeMap<String, u64> = BTreeMap::new();
+        let mut result = Ok(());
+        foreign_events(&self.events, |event| {
+            let event = event.map_err(|_| "unreadable".to_owned());
+            match event.and_then(|event| verifier.check(event).map_err(|_| "forged".to_owned())) {
+                Ok(event) if result.is_ok() => result = show(event),
+                Ok(_) => {}
+                Err(why) => *bad.entry(why).or_default() += 1,
+            }
+        })
+        .with_context(|| format!("cannot read the events in {}", self.events.display()))?;
+        result.map(|()| bad)
+    }
+
+    /// The repositories: `<npub>/<identifier>.git`.
+    pub(crate) fn repositories(&self) -> Result<Vec<Repository>> {
+        let mut found = Vec::new();
+        for owner in fs::read_dir(&self.git)? {
+            let owner = owner?;
+            let name = owner.file_name();
+            let Some(npub) = name.to_str().filter(|name| PublicKey::from_npub(name).is_some()) else { continue };
+            for folder in fs::read_dir(owner.path())? {
+                let folder = folder?;
+                let Some(repo) = folder.file_name().to_str().and_then(|name| RepoId::from_segments(npub, name)) else {
+                    continue;
+                };
+                if folder.path().join("HEAD").exists() {
+                    found.push(Repository { repo, folder: folder.path() });
+                }
+            }
+        }
+        found.sort_by(|one, other| one.repo.cmp(&other.repo));
+        Ok(found)
+    }
+
+    /// Looks at everything and changes nothing.
+    pub(crate) fn survey(&self, rules: &Rules, now: Timestamp, tell: &mut Tell<'_>) -> Result<Survey> {
+        let mut survey = Survey::default();
+        let mut catalog = Catalog::default();
+        let mut states: Vec<(PublicKey, Identifier)> = Vec::new();
+        let refuse = |survey: &mut Survey, why: String| *survey.refused.entry(why).or_default() += 1;
+        let bad = self.each(|event| {
+            survey.events += 1;
+            *survey.kinds.entry(event.kind).or_default() += 1;
+            if let Some(why) = rules.precheck(&event, event.json().len(), now) {
+                refuse(&mut survey, variant(&why));
+            } else if event.is_protected() {
+                refuse(&mut survey, "protected".to_owned());
+            } else if event.kind == kinds::ANNOUNCEMENT {
+                if let Some(announcement) = Announcement::read(&event, &rules.service) {
+                    catalog.put_announcement(Place::Served, announcement);
+                }
+            } else if event.kind == kinds::STATE {
+                states.extend(event.tag("d").and_then(Identifier::new).map(|name| (event.pubkey, name)));
+            }
+            if survey.events.is_multiple_of(1_000) { tell("reading events", survey.events, None) } else { Ok(()) }
+        })?;
+        for (why, count) in bad {
+            *survey.refused.entry(why).or_default() += count;
+        }
+        let strict = rules.strict_maintainers;
+        for (repo, slots) in catalog.repositories() {
+            let listed = slots.best().is_some_and(|best| best.listed);
+            let invited =
+                || catalog.family(&repo.identifier).is_some_and(|family| family.is_invited(repo.owner, strict));
+            if !listed && !invited() {
+                refuse(&mut survey, "not_listed".to_owned());
+            }
+        }
+        for (author, name) in states {
+            let hosts = catalog.family(&name).map(|family| family.hosts_of(author, strict).count());
+            match hosts {
+                None => refuse(&mut survey, "no_announcement".to_owned()),
+                Some(0) => refuse(&mut survey, "not_maintainer".to_owned()),
+                Some(_) => {}
+            }
+        }
+        for repository in self.repositories()? {
+            survey.repositories += 1;
+            survey.bytes += size_of(&repository.folder)?;
+            let family = catalog.family(&repository.repo.identifier);
+            if !family.is_some_and(|family| family.is_hosted(repository.repo.owner)) {
+                survey.unlisted.push(repository.repo.to_string());
+            }
+            tell("measuring repositories", survey.repositories, None)?;
+        }
+        Ok(survey)
+    }
+}
+
+impl Survey {
+    /// For programs.
+    pub(crate) fn value(&self) -> Value {
+        let kinds: BTreeMap<String, u64> = self.kinds.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
+        json!({
+            "events": self.events,
+            "kinds": kinds,
+            "would_be_refused": self.refused,
+            "repositories": self.repositories,
+            "repository_bytes": self.bytes,
+            "repositories_without_announcement": self.unlisted,
+        })
+    }
+}
+
+/// The file that says whose events were sorted.
+const SOURCE: &str = "source";
+
+/// A folder of our own, in which events are sorted and it is noted what is done.
+pub(crate) struct Workplace {
+    folder: PathBuf,
+    done: BTreeSet<String>,
+}
+
+impl Workplace {
+    /// Opens it, or makes it: then all events are read and sorted, in files for each name and one for the rest.
+    pub(crate) fn open(folder: &Path, source: &Source, tell: &mut Tell<'_>) -> Result<Self> {
+        let sorted = folder.join("sorted");
+        let mark = source.mark()?;
+        if sorted.exists() && fs::read_to_string(sorted.join(SOURCE)).ok().as_deref() != Some(mark.as_str()) {
+            // Of other events, or of these when there were fewer.
+            fs::remove_dir_all(&sorted)?;
+            match fs::remove_file(folder.join("done")) {
+                Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
+                _ => {}
+            }
+        }
+        if !sorted.exists() {
+            let draft = folder.join("sorting");
+            match fs::remove_dir_all(&draft) {
+                Err(problem) if problem.kind() != ErrorKind::NotFound => return Err(problem.into()),
+                _ => {}
+            }
+            fs::create_dir_all(draft.join("names")).with_context(|| format!("cannot use {}", folder.display()))?;
+            sort(source, &draft, tell)?;
+            fs::write(draft.join(SOURCE), &mark)?;
+            super::tree::sync(&draft)?;
+            fs::rename(&draft, &sorted)?;
+        }
+        let done = match fs::read_to_string(folder.join("done")) {
+            Ok(text) => text.lines().map(str::to_owned).collect(),
+            Err(problem) if problem.kind() == ErrorKind::NotFound => BTreeSet::new(),
+            Err(problem) => return Err(problem.into()),
+        };
+        Ok(Self { folder: folder.to_owned(), done })
+    }
+
+    /// The names whose events were sorted, as files are called.
+    pub(crate) fn names(&self) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(self.folder.join("sorted/names"))? {
+            let file = entry?.file_name();
+            // Others are notes beside them.
+            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".jsonl")) else { continue };
+            names.insert(name.strip_suffix(".pulls").unwrap_or(name).to_owned());
+        }
+        Ok(names)
+    }
+
+    /// The announcements and states of a name, if it has any.
+    pub(crate) fn events(&self, name: &str) -> Option<PathBuf> {
+        Some(self.folder.join(format!("sorted/names/{name}.jsonl"))).filter(|path| path.exists())
+    }
+
+    /// The pull requests of a name, if it has any.
+    pub(crate) fn pulls(&self, name: &str) -> Option<PathBuf> {
+        Some(self.folder.join(format!("sorted/names/{name}.pulls.jsonl"))).filter(|path| path.exists())
+    }
+
+    /// All other events.
+    pub(crate) fn rest(&self) -> PathBuf {
+        self.folder.join("sorted/rest.jsonl")
+    }
+
+    /// Whether something was done by an earlier run.
+    pub(crate) fn is_done(&self, what: &str) -> bool {
+        self.done.contains(what)
+    }
+
+    /// Notes that something is done. If the note is lost it is done again, which changes nothing.
+    pub(crate) fn done(&mut self, what: &str) -> Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join("done"))?;
+        writeln!(file, "{what}")?;
+        self.done.insert(what.to_owned());
+        Ok(())
+    }
+}
+
+/// Sorts all events: what a repository needs by name, then what others answer to, the rest, and deletions last.
+fn sort(source: &Source, into: &Path, tell: &mut Tell<'_>) -> Result<()> {
+    let mut rest = BufWriter::new(File::create(into.join("rest.jsonl"))?);
+    for rank in 0..6 {
+        let mut open: BTreeMap<String, BufWriter<File>> = BTreeMap::new();
+        let mut seen = 0;
+        source.each(|event| {
+            seen += 1;
+            if seen % 1_000 == 0 {
+                tell("sorting events", seen, None)?;
+            }
+            if rank_of(event.kind) != rank {
+                return Ok(());
+            }
+            let Some(name) = name_of(&event) else { return Ok(writeln!(rest, "{}", event.json())?) };
+            if open.len() >= MAX_OPEN && !open.contains_key(&name) {
+                for (_, mut file) in std::mem::take(&mut open) {
+                    file.flush()?;
+                }
+            }
+            if !open.contains_key(&name) {
+                let path = into.join("names").join(format!("{name}.jsonl"));
+                open.insert(name.clone(), BufWriter::new(OpenOptions::new().create(true).append(true).open(path)?));
+            }
+            if let Some(file) = open.get_mut(&name) {
+                writeln!(file, "{}", event.json())?;
+            }
+            Ok(())
+        })?;
+        for (_, mut file) in open {
+            file.flush()?;
+        }
+    }
+    Ok(rest.flush()?)
+}
+
+fn rank_of(kind: u16) -> u8 {
+    match kind {
+        kinds::ANNOUNCEMENT => 0,
+        kinds::STATE => 1,
+        kind if kinds::is_pull_request(kind) => 2,
+        kinds::PATCH | kinds::ISSUE => 3,
+        kinds::DELETION | kinds::VANISH => 5,
+        _ => 4,
+    }
+}
+
+/// What the files of a repository's name are called, if the event needs git data.
+fn name_of(event: &Event) -> Option<String> {
+    let identifier = match event.kind {
+        kinds::ANNOUNCEMENT | kinds::STATE => Identifier::new(event.tag("d")?)?,
+        _ => {
+            let request = PullRequest::read_if(event)?;
+            return Some(format!("{}.pulls", file_name(&request.targets.first()?.identifier)));
+        }
+    };
+    Some(file_name(&identifier))
+}
+
+/// Bytes of all files below a folder.
+fn size_of(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                open.push(entry.path());
+            } else {
+                bytes += metadata.len();
+            }
+        }
+    }
+    Ok(bytes)
+}

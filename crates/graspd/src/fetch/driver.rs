@@ -1,0 +1,351 @@
+//! The hunt room: drives the machine that decides where to look for missing git data, and acts for it.
+//!
+//! - [`fetch`]: one request to one git server, and the checks of what it sends; and one look at its refs.
+//! - [`survey`]: where a git server is, and what it allows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use grasp_core::admission::io::Haul;
+use grasp_core::fetch::io::{Catch, End, Fetch, FetchId, HostRow, Input, Look, LookId, Output, Shown, Survey};
+use grasp_core::fetch::origin::Origin;
+use grasp_core::fetch::{Hunter, LookView, Manners, Pace, View};
+use grasp_core::net::Reach;
+use grasp_core::repo::Site;
+use grasp_core::state_machine::Machine;
+use grasp_store::Store;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::client::{FetchRoom, Fetched};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::metrics::fetch::HostSample;
+use crate::metrics::{Meter, server};
+use crate::net::dialer::Dialler;
+use crate::writer::command::{HuntNote, Note, OperatorNote};
+use crate::writer::fetch_feed::{HuntMail, HuntPost};
+use crate::writer::queue::Line;
+
+/// How often the gauges are renewed.
+const VIEW_EVERY: Duration = Duration::from_secs(2);
+
+/// What the room needs.
+pub(crate) struct Means {
+    pub(crate) store: Store,
+    pub(crate) line: Arc<Line>,
+    pub(crate) post: Arc<HuntPost>,
+    pub(crate) clock: Clock,
+    pub(crate) fetching: Arc<FetchRoom>,
+    pub(crate) dialler: Arc<Dialler>,
+    pub(crate) meter: Meter,
+    /// Where people see how the search goes.
+    pub(crate) pictures: watch::Sender<Arc<View>>,
+    pub(crate) questions: mpsc::Receiver<Question>,
+}
+
+/// A question to the room, or an order.
+pub(crate) enum Question {
+    /// Everything that is missing at these sites is to be looked for at once. It is answered when that has begun.
+    Hurry(Vec<Site>, oneshot::Sender<()>),
+    /// What is known of the git servers of this one?
+    Looks(Site, oneshot::Sender<Vec<LookView>>),
+}
+
+/// Questions that may wait: pages are made one after the other, and an operator has few orders.
+const QUESTIONS: usize = 16;
+
+/// How long a page waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where others reach the room.
+#[derive(Clone, Debug)]
+pub(crate) struct HuntDoor(mpsc::Sender<Question>);
+
+impl HuntDoor {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
+        let (sender, questions) = mpsc::channel(QUESTIONS);
+        (Self(sender), questions)
+    }
+
+    /// Has everything that is missing at these sites looked for at once; nothing if the room is too busy or gone.
+    pub(crate) async fn hurry(&self, sites: Vec<Site>) -> Option<()> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(Question::Hurry(sites, reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// What is known of the git servers of a repository that are no GRASP servers; nothing if the room is too busy.
+    pub(crate) async fn looks(&self, site: Site) -> Option<Vec<LookView>> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(Question::Looks(site, reply)).ok()?;
+        tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()
+    }
+}
+
+/// What comes back from what the room has begun.
+enum News {
+    Surveyed(Origin, Survey),
+    Answering(FetchId),
+    Fetched(FetchId, Catch),
+    Looked(LookId, Result<Shown, End>),
+}
+
+/// The room.
+pub(crate) struct HuntRoom {
+    means: Means,
+    machine: Hunter,
+    inbox: mpsc::UnboundedReceiver<News>,
+    outbox: mpsc::UnboundedSender<News>,
+    /// The machine bounds how many there are.
+    running: HashMap<FetchId, AbortHandle>,
+    view_at: Instant,
+}
+
+/// What the machine is told once.
+pub(crate) fn manners(config: &Config) -> Result<Manners> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
+    Ok(Manners {
+        reach: if config.sync.reach_anything { Reach::Anything } else { Reach::Global },
+        usual: config.sync.git,
+        overrides: config.sync.git_hosts.clone(),
+        looks: pace(),
+        seed: u64::from_le_bytes(seed),
+    })
+}
+
+/// When servers are looked at. Tests of debug builds cannot wait for a minute: `GRASPD_HASTE` lets looks follow at once.
+fn pace() -> Pace {
+    #[cfg(debug_assertions)]
+    if std::env::var_os("GRASPD_HASTE").is_some() {
+        return Pace { first: 1, again: [1; 4], spread: 1 };
+    }
+    Pace::default()
+}
+
+impl HuntRoom {
+    /// A room whose machine knows what an earlier life has learned.
+    pub(crate) fn new(means: Means, manners: Manners) -> Self {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        let mut machine = Hunter::new(manners);
+        let now = means.clock.now();
+        match means.store.hosts(|row| machine.handle(now, Input::Restored(row))) {
+            Ok(0) => {}
+            Ok(rows) => warn!(rows, "some of what was known of git servers cannot be read"),
+            Err(problem) => warn!(%problem, "what was known of git servers cannot be read"),
+        }
+        Self { means, machine, inbox, outbox, running: HashMap::new(), view_at: Instant::now() }
+    }
+
+    /// The room's life: until it is asked to stop.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        info!("looking for missing git data on other servers");
+        self.hear_desk();
+        loop {
+            let alarm = self.wake_at();
+            tokio::select! {
+                Some(news) = self.inbox.recv() => self.hear(news),
+                () = self.means.post.posted() => self.hear_desk(),
+                Some(question) = self.means.questions.recv() => self.answer(question),
+                () = tokio::time::sleep_until(alarm) => self.wake(),
+                _ = stop.changed() => break,
+            }
+        }
+        for (_, fetch) in self.running.drain() {
+            fetch.abort();
+        }
+    }
+
+    /// Whoever asks may have gone.
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::Hurry(sites, reply) => {
+                for site in sites {
+                    self.tell(Input::Hurry(site));
+                }
+                self.view_at = Instant::now();
+                let _ = reply.send(());
+            }
+            Question::Looks(site, reply) => drop(reply.send(self.machine.looks(&site))),
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let now = self.means.clock.now();
+        let machine = self.machine.alarm().map(|(at, _)| Instant::now() + at.since(now.mono));
+        machine.map_or(self.view_at, |at| at.min(self.view_at))
+    }
+
+    fn wake(&mut self) {
+        let now = self.means.clock.now();
+        if self.machine.alarm().is_some_and(|(at, _)| at <= now.mono) {
+            self.machine.wake(now);
+            self.act();
+        }
+        let at = Instant::now();
+        if self.view_at <= at {
+            self.view_at = at + VIEW_EVERY;
+            let view = self.machine.view();
+            let hosts = view.hosts.iter().map(|host| HostSample {
+                authority: &host.authority,
+                in_flight: host.in_flight,
+                requests: host.requests,
+            });
+            self.means.meter.hunt().view(view.quarries.len(), hosts);
+            self.means.meter.hunt().tally(view.tally.rounds, view.tally.oids);
+            self.means.pictures.send_replace(Arc::new(view));
+        }
+    }
+
+    /// What the desk has left: what is sought and served now.
+    fn hear_desk(&mut self) {
+        let HuntMail { sought, kept, moved } = self.means.post.take();
+        for (name, quarries) in sought {
+            let events: usize = quarries.iter().map(|quarry| quarry.needs.len()).sum();
+            debug!(identifier = name.as_str(), events, "events wait for git data");
+            self.tell(Input::Wanted(name, quarries));
+        }
+        for (name, repos) in kept {
+            self.tell(Input::Kept(name, repos));
+        }
+        for site in moved {
+            self.tell(Input::Moved(site));
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Surveyed(origin, survey) => self.tell(Input::Surveyed(origin, survey)),
+            News::Answering(id) if self.running.contains_key(&id) => self.tell(Input::Answering(id)),
+            News::Fetched(id, catch) if self.running.remove(&id).is_some() => self.tell(Input::Fetched(id, catch)),
+            // It was cancelled meanwhile, and that has been told.
+            News::Answering(_) | News::Fetched(..) => {}
+            News::Looked(id, result) => self.tell(Input::Looked(id, result)),
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.hand(input);
+        self.act();
+    }
+
+    /// Tells the machine something whose consequences are looked at later.
+    fn hand(&mut self, input: Input) {
+        self.means.meter.house().input(server::Machine::Hunt, &input);
+        if let Input::Fetched(_, catch) = &input {
+            self.means.meter.hunt().fetched(&catch.end);
+        }
+        self.machine.handle(self.means.clock.now(), input);
+    }
+
+    /// Does what the machine wants.
+    fn act(&mut self) {
+        while let Some(output) = self.machine.poll() {
+            self.means.meter.house().output(server::Machine::Hunt, &output);
+            match output {
+                Output::Survey { origin, terms } => self.survey(origin, terms),
+                Output::Fetch(fetch) => self.fetch(fetch),
+                Output::Look(look) => self.look(look),
+                Output::Cancel(id) => self.cancel(id),
+                Output::Tried(events) => self.means.line.post(Note::Hunt(HuntNote::Tried(events))),
+                Output::Remember(row) => self.write(vec![row], Vec::new()),
+                Output::Forget(authority) => self.write(Vec::new(), vec![authority]),
+                Output::Shun(site, url, why) => info!(%site, url, %why, "a git server is not called"),
+            }
+        }
+    }
+
+    fn survey(&self, origin: Origin, terms: bool) {
+        let (dialler, outbox) = (self.means.dialler.clone(), self.outbox.clone());
+        tokio::spawn(async move {
+            let survey = super::survey::survey(&dialler, &origin, terms).await;
+            // If the room has gone, nobody wants to know.
+            let _ = outbox.send(News::Surveyed(origin, survey));
+        });
+    }
+
+    fn look(&self, look: Look) {
+        let (written, is_written) = oneshot::channel();
+        self.means.line.post(Note::Operator(OperatorNote::Written(written)));
+        let (fetching, outbox) = (self.means.fetching.clone(), self.outbox.clone());
+        let id = look.id;
+        let task = tokio::spawn(async move {
+            // Whatever a crash forgets has not been asked.
+            match is_written.await {
+                Ok(()) => fetching.compare(&look).await,
+                Err(_) => Err(End::Ours),
+            }
+        });
+        tokio::spawn(async move {
+            // Its place is given back whatever happens.
+            let result = task.await.unwrap_or(Err(End::Ours));
+            let _ = outbox.send(News::Looked(id, result));
+        });
+    }
+
+    fn fetch(&mut self, fetch: Fetch) {
+        let id = fetch.id;
+        debug!(site = %fetch.site, url = %fetch.target, objects = fetch.oids.len(), form = ?fetch.form, "fetching");
+        let events = fetch.events.iter().map(|(event, _)| *event).collect();
+        let (begin, begins) = oneshot::channel();
+        self.means.line.post(Note::Hunt(HuntNote::Began(id, events, begin)));
+        let over = Over { id, line: self.means.line.clone() };
+        let (fetching, outbox, line) = (self.means.fetching.clone(), self.outbox.clone(), self.means.line.clone());
+        let task = tokio::spawn(async move {
+            let over = over;
+            // Whatever a crash forgets has not been asked.
+            if begins.await.is_err() {
+                drop(over);
+                let _ = outbox.send(News::Fetched(id, Catch { oids: Vec::new(), end: End::Ours }));
+                return;
+            }
+            let answering = || drop(outbox.send(News::Answering(id)));
+            let Fetched { catch, pack } = fetching.fetch(&fetch, answering).await;
+            debug!(site = %fetch.site, url = %fetch.target, found = catch.oids.len(), end = ?catch.end, "fetched");
+            match pack {
+                Some(pack) => {
+                    let haul = Haul { site: fetch.site, fetch: id, parcel: pack.parcel() };
+                    line.post(Note::Hunt(HuntNote::Arrived(haul, pack)));
+                }
+                // It is here, and nobody has noticed.
+                None if !catch.oids.is_empty() => {
+                    line.post(Note::Hunt(HuntNote::Came(fetch.site.identifier().clone())));
+                }
+                None => {}
+            }
+            // Before the machine hears of it, so that what it leads to is told after what it was.
+            drop(over);
+            let _ = outbox.send(News::Fetched(id, catch));
+        });
+        self.running.insert(id, task.abort_handle());
+    }
+
+    fn cancel(&mut self, id: FetchId) {
+        if let Some(task) = self.running.remove(&id) {
+            task.abort();
+            self.hand(Input::Fetched(id, Catch { oids: Vec::new(), end: End::Cancelled }));
+        }
+    }
+
+    /// What must be on disk before the fetch that follows it.
+    fn write(&self, rows: Vec<HostRow>, gone: Vec<String>) {
+        self.means.line.post(Note::Hunt(HuntNote::Remember(rows, gone)));
+    }
+}
+
+/// Tells the desk that a fetch is over, also when it is cancelled.
+struct Over {
+    id: FetchId,
+    line: Arc<Line>,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.line.post(Note::Hunt(HuntNote::Ended(self.id)));
+    }
+}

@@ -1,0 +1,6 @@
+//! TODO
+
+pub(crate) mod disk_budget;
+pub(crate) mod disk_usage;
+pub(crate) mod endpoints;
+pub(crate) mod health;

@@ -1,0 +1,148 @@
+//! The status as programs read it.
+
+use grasp_core::fetch;
+use grasp_core::repo::Site;
+use grasp_core::sync::LinkView;
+use serde_json::{Value, json};
+
+use super::format::{lag, ordered, place, waits};
+use super::{FEW, MOST, Status};
+use crate::metrics::labels;
+use crate::monitor::endpoints;
+use crate::sync::status::Why;
+
+/// Everything.
+pub(super) fn status(status: &Status<'_>) -> Value {
+    let round = status.round;
+    let now = round.wall.0;
+    let map = |pairs: &[(&'static str, u64)]| -> Value {
+        Value::Object(pairs.iter().map(|(name, amount)| ((*name).to_owned(), json!(amount))).collect())
+    };
+    let budgets =
+        round.budgets.iter().map(|(name, used, limit)| ((*name).to_owned(), json!({"used": used, "limit": limit})));
+    let queues: Vec<(&'static str, u64)> = round.queues.iter().map(|(name, depth)| (*name, *depth as u64)).collect();
+    let volumes =
+        round.volumes.iter().map(|(name, free, mark)| ((*name).to_owned(), json!({"free": free, "mark": mark})));
+    let vitals = round.vitals.as_ref().map(|vitals| {
+        json!({
+            "announcements": vitals.announcements, "states": vitals.states, "pull_requests": vitals.pulls,
+            "tried": vitals.tried, "dormant": vitals.dormant, "bytes": vitals.bytes, "uploads": vitals.uploads,
+            "oldest_seconds": vitals.oldest.map(|age| age.as_secs()),
+            "next_deadline_seconds": vitals.next_deadline.map(|left| left.as_secs()),
+            "soonest": status.soonest().map(|(event, site)| json!({
+                "repository": site.path(), "kind": event.kind, "why": waits(event), "seconds": event.left.as_secs(),
+            })).collect::<Vec<_>>(),
+        })
+    });
+    let relays = status.sync.map(|picture| {
+        let links = ordered(&picture.view);
+        links.iter().take(MOST).map(|link| relay(link, picture.why.get(&link.url), now)).collect::<Vec<_>>()
+    });
+    let catch_ups: Vec<Value> = status
+        .sync
+        .iter()
+        .flat_map(|picture| &picture.view.links)
+        .filter_map(|link| Some((link, link.under_way?)))
+        .take(MOST)
+        .map(|(link, progress)| {
+            json!({
+                "relay": link.url.to_string(), "daily": link.daily, "repositories": progress.total,
+                "done": progress.done, "events": progress.events, "requests_left": link.queued + link.subscriptions.1,
+            })
+        })
+        .collect();
+    json!({
+        "name": status.name,
+        "version": status.version,
+        "at": now,
+        "uptime_seconds": status.uptime_secs,
+        "ready": status.checks.iter().all(|check| check.ok),
+        "checks": endpoints::to_json(status.checks),
+        "repositories": round.repositories,
+        "events": {"served": round.served, "held": round.held},
+        "websockets": status.websockets,
+        "sync": status.sync.map(|picture| json!({
+            "relays": picture.view.links.len(), "repositories": picture.view.repositories,
+            "in_flight": picture.view.in_flight, "refused": picture.view.refused.0,
+        })),
+        "relays": relays,
+        "catch_ups": catch_ups,
+        "purgatory": vitals,
+        "hunt": status.hunt.map(|view| search(view, status.is_served)),
+        "refused": {"events": status.refused_events, "pushes": status.refused_pushes},
+        "disk": {
+            "volumes": Value::Object(volumes.collect()),
+            "use": round.disk.as_ref().map(|disk| map(&disk.kinds)),
+            "measured_at": round.disk.as_ref().map(|disk| disk.at.0),
+            "complete": round.disk.as_ref().map(|disk| disk.complete),
+        },
+        "memory": {"resident_bytes": round.resident},
+        "budgets": Value::Object(budgets.collect()),
+        "queues": map(&queues),
+        "pack_cache": {"hits": status.cache.0, "misses": status.cache.1},
+    })
+}
+
+/// One relay; `now` is in unix seconds.
+pub(crate) fn relay(link: &LinkView, why: Option<&Why>, now: u64) -> Value {
+    let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    json!({
+        "url": link.url.to_string(),
+        "state": labels::variant(&link.status),
+        "health": labels::variant(&link.health),
+        "failures": link.failures,
+        "why": why.map(|why| &why.text),
+        "why_at": why.map(|why| why.at.0),
+        "retry_in_seconds": link.dial_in_millis.map(|millis| millis.div_ceil(1_000)),
+        "quiet_seconds": link.quiet_secs,
+        "repositories": link.repositories,
+        "covered": link.covered,
+        "held": link.held,
+        "owed": link.owed,
+        "lag_seconds": lag(link, now),
+        "complete_at": link.complete_at.map(|at| at.0),
+        "heard_at": link.heard_at.map(|at| at.0),
+        "full_in_seconds": link.full_in_secs,
+        "subscriptions": {
+            "live": link.subscriptions.0, "requests": link.subscriptions.1, "filters": link.filters,
+            "polled": link.polled, "queued": link.queued, "wide": link.wide,
+        },
+        "limits": {
+            "slots": link.learned.slots, "filters": link.learned.filters,
+            "subscription_bytes": link.learned.subscription_bytes,
+        },
+        "uptime_ratio": share(link.totals.up_secs, link.totals.up_secs + link.totals.down_secs),
+        "coverage_ratio": share(link.totals.shared, link.totals.compared),
+        "events_received": link.totals.received,
+        "gaps": link.totals.gaps,
+        "daily": link.daily,
+        "paused": link.paused,
+        "is_self": link.is_self,
+        "bootstrap": link.bootstrap,
+    })
+}
+
+fn search(view: &fetch::View, is_served: &dyn Fn(&Site) -> bool) -> Value {
+    let quarries = view.quarries.iter().filter(|quarry| is_served(&quarry.site)).take(MOST).map(|quarry| {
+        json!({
+            "repository": quarry.site.path(), "events": quarry.events.0, "dormant": quarry.events.1,
+            "missing": quarry.missing, "rounds": quarry.attempts,
+            "places": quarry.stops.iter().take(FEW).map(place)
+                .map(|(host, outcome)| json!({"host": host, "outcome": outcome})).collect::<Vec<_>>(),
+            "next_in_seconds": quarry.next_in_millis.map(|millis| millis.div_ceil(1_000)),
+        })
+    });
+    let hosts = view.hosts.iter().take(MOST).map(|host| {
+        json!({
+            "host": host.authority, "in_flight": host.in_flight, "waiting": host.waiting, "requests": host.requests,
+            "concurrent": host.limits.concurrent, "per_minute": host.limits.per_minute, "failures": host.failures,
+            "quiet_seconds": host.quiet.as_ref().map(|(millis, _)| millis.div_ceil(1_000)),
+            "why": host.quiet.as_ref().map(|(_, why)| labels::variant(why)),
+        })
+    });
+    json!({
+        "queue": view.quarries.len(), "in_flight": view.in_flight, "rounds": view.tally.rounds,
+        "fetches": view.tally.fetches, "objects": view.tally.oids,
+        "repositories": quarries.collect::<Vec<_>>(), "hosts": hosts.collect::<Vec<_>>(),
+    })
+}
