@@ -1,23 +1,23 @@
-# graspd in a container. Everything that it keeps is below /data.
+# Container image of graspd. All data is below /data.
 #
 #   docker build --build-arg NGIT_BUILD_REVISION="$(git rev-parse --short=12 HEAD)" -t graspd .
 #   docker run -d --name graspd -e NGIT_DOMAIN=code.example -p 127.0.0.1:7334:7334 -v graspd:/data graspd
 #
-# deploy/compose.yml adds a proxy that does TLS.
+# deploy/compose.yml adds a reverse proxy for TLS.
 
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
-# `graspd check` shows lines for proxies.
+# `graspd check` contains the example proxy configurations.
 COPY deploy deploy
-# What `ngit_build_info` shows; there is no checkout in here.
+# The commit in the metric `ngit_build_info`: the build has no access to the git history.
 ARG NGIT_BUILD_REVISION
 RUN cargo build --release --locked --package graspd
 
 FROM debian:bookworm-slim
-# git does the work on packs; curl asks how it goes. graspd brings its own list of certificate authorities, git and curl
-# in this image use the system's.
+# graspd runs git, and the health check runs curl. graspd contains its own list of certificate authorities; git and curl use
+# that of the system.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates curl git \
     && rm -rf /var/lib/apt/lists/* \
