@@ -1,28 +1,30 @@
-//! How much is asked of others, and how much strangers may ask of us.
+//! Rate limiting of clients and of requests to other servers.
 
-use crate::time::Moment;
+use crate::time::MonoTime;
 
-/// A token bucket: `burst` at once, then `per_minute` evenly. It holds two numbers and is told the time.
+/// A token bucket: `burst` requests at once, then `per_minute` requests evenly. Its state is one number; the caller
+/// passes the time.
 ///
-/// It is a *virtual schedule*: `full_at_micros` is when the bucket would be full again. A request costs one
-/// token's worth of time; it is allowed while that schedule is at most a whole burst ahead of now.
+/// It is implemented as a virtual schedule: `full_at_micros` is the time at which the bucket would be full again. Each
+/// request moves it by the time that one token takes to refill. A request is allowed while the schedule is at most one
+/// burst ahead of now.
 #[derive(Clone, Copy, Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     per_minute: u64,
     burst: u64,
-    /// In microseconds, because at 6,000 a minute a token is worth ten milliseconds and rounding would add up.
+    /// In microseconds: at 6,000 requests a minute a token takes ten milliseconds, and rounding errors would add up.
     full_at_micros: u64,
 }
 
-impl Bucket {
-    /// A full bucket. `per_minute` of zero means that nothing is limited.
+impl TokenBucket {
+    /// Creates a full bucket. A `per_minute` of zero means no limit.
     #[must_use]
     pub const fn new(per_minute: u64, burst: u64) -> Self {
         Self { per_minute, burst, full_at_micros: 0 }
     }
 
-    /// Takes one token if there is one.
-    pub fn take(&mut self, now: Moment) -> bool {
+    /// Takes one token and returns `true`, or returns `false` if there is none.
+    pub fn take(&mut self, now: MonoTime) -> bool {
         if self.per_minute == 0 {
             return true;
         }
@@ -36,9 +38,9 @@ impl Bucket {
         true
     }
 
-    /// Whether the bucket is full again, so that it may be forgotten.
+    /// Returns whether the bucket is full again, so that it can be dropped.
     #[must_use]
-    pub fn is_full(&self, now: Moment) -> bool {
+    pub fn is_full(&self, now: MonoTime) -> bool {
         self.full_at_micros <= now.0.saturating_mul(1_000)
     }
 }
@@ -48,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_then_the_rate() {
-        let mut bucket = Bucket::new(60, 3);
-        let at = Moment;
+    fn a_burst_is_followed_by_the_rate() {
+        let mut bucket = TokenBucket::new(60, 3);
+        let at = MonoTime;
         assert_eq!([0, 0, 0, 0].map(|t| bucket.take(at(t))), [true, true, true, false]);
         assert!(!bucket.take(at(999)));
         assert!(bucket.take(at(1_000)));
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn zero_means_unlimited() {
-        let mut bucket = Bucket::new(0, 0);
-        assert!((0..10_000).all(|_| bucket.take(Moment(0))));
+        let mut bucket = TokenBucket::new(0, 0);
+        assert!((0..10_000).all(|_| bucket.take(MonoTime(0))));
     }
 }

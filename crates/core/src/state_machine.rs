@@ -1,27 +1,29 @@
-//! The contract that every decision-maker of the house keeps.
+//! The interface of the three state machines (admission, sync, fetch).
 
-use crate::time::{Moment, Now};
+use crate::time::{MonoTime, Now};
 
-/// A decision-maker. It is told facts and says what it wants done. It never blocks, never fails, and knows the time
-/// only because it is told.
+/// A pure state machine: it receives inputs and returns outputs. It does no IO, never blocks, never fails, and knows
+/// the time only from its caller.
 ///
-/// The driver's duty: after each [`handle`](Machine::handle) and each [`wake`](Machine::wake) drain
-/// [`poll`](Machine::poll) until it is empty, before the next fact. Outputs come in the order in which they must happen.
-pub trait Machine {
-    /// Everything the machine can be told.
+/// The driver drains [`poll`](StateMachine::poll) after each [`handle`](StateMachine::handle) and each
+/// [`wake`](StateMachine::wake), until it returns `None`, before it passes the next input. Outputs must be carried out
+/// in the order in which they are returned.
+pub trait StateMachine {
+    /// Everything that can happen to the machine.
     type Input;
-    /// Everything the machine can want.
+    /// Everything that the machine can request from its driver.
     type Output;
 
-    /// Takes in one fact. A stranger's misbehaviour is a fact like any other: there is nothing to return.
+    /// Processes one input. There is no error to return: the misbehaviour of a remote server or client is an input like
+    /// any other.
     fn handle(&mut self, now: Now, input: Self::Input);
 
-    /// Gives the next wish, if there is one.
+    /// Returns the next output, if there is one.
     fn poll(&mut self) -> Option<Self::Output>;
 
-    /// When the machine wants to be woken, and why (for the log).
-    fn alarm(&self) -> Option<(Moment, &'static str)>;
+    /// Returns when [`wake`](StateMachine::wake) must be called next, and why (for the log).
+    fn alarm(&self) -> Option<(MonoTime, &'static str)>;
 
-    /// Lets the machine do what is due by now. Early or repeated calls change nothing.
+    /// Does what is due by now. Calls that are early or repeated change nothing.
     fn wake(&mut self, now: Now);
 }

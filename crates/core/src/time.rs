@@ -1,22 +1,22 @@
-//! Two clocks: one for waiting, one for what is written down.
+//! The two clocks: [`MonoTime`] for deadlines, [`Timestamp`] for events and stored rows.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Wall time in unix seconds: what events carry and what is stored. It can step.
+/// Wall time in unix seconds, as in events and stored rows. It can jump in both directions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// This many seconds later.
+    /// Returns the time `secs` seconds later, or the maximum on overflow.
     #[must_use]
     pub fn plus_secs(self, secs: u64) -> Self {
         Self(self.0.saturating_add(secs))
     }
 
-    /// Seconds from `earlier` to here, zero if it is not earlier.
+    /// Returns the seconds since `earlier`, or zero if `earlier` is not earlier.
     #[must_use]
     pub fn secs_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -29,35 +29,35 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A point on the monotonic clock, in milliseconds since the process began: what deadlines are made of.
+/// A point on the monotonic clock, in milliseconds since the process began. Used for deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Moment(pub u64);
+pub struct MonoTime(pub u64);
 
-impl Moment {
-    /// This much later.
+impl MonoTime {
+    /// Returns the time `duration` later, or the maximum on overflow.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// This many seconds later.
+    /// Returns the time `secs` seconds later, or the maximum on overflow.
     #[must_use]
     pub fn plus_secs(self, secs: u64) -> Self {
         Self(self.0.saturating_add(secs.saturating_mul(1_000)))
     }
 
-    /// From `earlier` to here, zero if it is not earlier.
+    /// Returns the time since `earlier`, or zero if `earlier` is not earlier.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The time, as a machine is told it.
+/// The current time, as it is passed to a state machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
-    /// For deadlines.
-    pub mono: Moment,
-    /// For `created_at` rules and for anything that is stored.
+    /// Monotonic time, for deadlines.
+    pub mono: MonoTime,
+    /// Wall time, for rules about `created_at` and for everything that is stored.
     pub wall: Timestamp,
 }

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{fs, io};
 
-use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::git_job::ReceivedPack;
 use grasp_core::nostr::{PublicKey, hex};
-use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use sha2::{Digest, Sha256};
 
 use crate::crash_point;
@@ -88,19 +88,19 @@ impl Layout {
 
     /// The folder of a site, whether or not it exists.
     #[must_use]
-    pub fn site(&self, site: &Site) -> PathBuf {
-        self.root.join(path_of(site))
+    pub fn repo_dir(&self, repo_path: &RepoPath) -> PathBuf {
+        self.root.join(path_of(repo_path))
     }
 
     /// The pool of a site: an object directory.
     #[must_use]
-    pub fn pool(&self, site: &Site) -> PathBuf {
-        self.site(site).join("pool")
+    pub fn pool(&self, repo_path: &RepoPath) -> PathBuf {
+        self.repo_dir(repo_path).join("pool")
     }
 
     /// Bytes of all packs that a site reads, its own and those that it is lent.
-    pub fn pool_bytes(&self, site: &Site) -> io::Result<u64> {
-        let objects = self.site(site).join("objects");
+    pub fn pool_bytes(&self, repo_path: &RepoPath) -> io::Result<u64> {
+        let objects = self.repo_dir(repo_path).join("objects");
         let alternates = fs::read_to_string(objects.join("info/alternates"))?;
         let mut bytes = 0;
         for pool in alternates.lines() {
@@ -115,8 +115,8 @@ impl Layout {
 
     /// Bytes of the packs in a site's own pool; none if it has no pool.
     #[must_use]
-    pub fn own_bytes(&self, site: &Site) -> u64 {
-        packs_bytes(&self.pool(site))
+    pub fn own_bytes(&self, repo_path: &RepoPath) -> u64 {
+        packs_bytes(&self.pool(repo_path))
     }
 
     /// The same of all sites that were submitted by a key.
@@ -128,10 +128,10 @@ impl Layout {
 
     /// The folder of a received pack: an object directory.
     #[must_use]
-    pub fn parcel(&self, parcel: &Parcel) -> PathBuf {
-        match parcel {
-            Parcel::Incoming(n) => self.root.join("incoming").join(n.to_string()),
-            Parcel::Staged(n) => self.root.join("staged").join(format!("{n:016x}")),
+    pub fn received_pack(&self, received_pack: &ReceivedPack) -> PathBuf {
+        match received_pack {
+            ReceivedPack::Incoming(n) => self.root.join("incoming").join(n.to_string()),
+            ReceivedPack::Staged(n) => self.root.join("staged").join(format!("{n:016x}")),
         }
     }
 
@@ -164,22 +164,22 @@ impl Layout {
     }
 
     /// The announced sites of a name that have a folder.
-    pub(crate) fn namesakes(&self, identifier: &Identifier) -> io::Result<Vec<Site>> {
+    pub(crate) fn namesakes(&self, identifier: &Identifier) -> io::Result<Vec<RepoPath>> {
         let name = format!("{}.git", file_name(identifier));
-        let mut sites = Vec::new();
+        let mut repo_paths = Vec::new();
         for owner in fs::read_dir(self.root.join("repos"))? {
             let owner = owner?;
             let key = owner.file_name().to_str().and_then(PublicKey::from_npub);
             if let Some(key) = key.filter(|_| owner.path().join(&name).join("HEAD").exists()) {
-                sites.push(Site::Announced(RepoId { owner: key, identifier: identifier.clone() }));
+                repo_paths.push(RepoPath::Announced(RepoId { owner: key, identifier: identifier.clone() }));
             }
         }
-        Ok(sites)
+        Ok(repo_paths)
     }
 
     /// The sites of submissions that have a folder, but for those whose name became a hash.
-    pub fn submitted(&self) -> io::Result<Vec<Site>> {
-        let mut sites = Vec::new();
+    pub fn submitted(&self) -> io::Result<Vec<RepoPath>> {
+        let mut repo_paths = Vec::new();
         for owner in fs::read_dir(self.root.join("prs"))? {
             let owner = owner?;
             let repositories = match fs::read_dir(owner.path()) {
@@ -191,16 +191,20 @@ impl Layout {
                 let (owner, name) = (owner.file_name(), repository?.file_name());
                 let repo =
                     owner.to_str().zip(name.to_str()).and_then(|(owner, name)| RepoId::from_segments(owner, name));
-                sites.extend(repo.map(Site::Submitted).filter(|site| self.site(site).ends_with(&name)));
+                repo_paths.extend(
+                    repo.map(RepoPath::PullRequests).filter(|repo_path| self.repo_dir(repo_path).ends_with(&name)),
+                );
             }
         }
-        Ok(sites)
+        Ok(repo_paths)
     }
 
     /// The sites that have a folder, but for those whose name became a hash, which `names` may know by their file name.
-    pub fn sites(&self, names: &BTreeMap<String, Identifier>) -> io::Result<Vec<Site>> {
-        let mut sites = Vec::new();
-        for (room, site) in [("repos", Site::Announced as fn(RepoId) -> Site), ("prs", Site::Submitted)] {
+    pub fn repo_paths(&self, names: &BTreeMap<String, Identifier>) -> io::Result<Vec<RepoPath>> {
+        let mut repo_paths = Vec::new();
+        for (room, repo_path) in
+            [("repos", RepoPath::Announced as fn(RepoId) -> RepoPath), ("prs", RepoPath::PullRequests)]
+        {
             for owner in fs::read_dir(self.root.join(room))? {
                 let owner = owner?;
                 let Some(key) = owner.file_name().to_str().and_then(PublicKey::from_npub) else { continue };
@@ -210,11 +214,12 @@ impl Layout {
                     let decoded = RepoId::from_segments(&key.npub(), &format!("{stem}.git"));
                     let identifier = names.get(stem).cloned().or(decoded.map(|repo| repo.identifier));
                     let repo = identifier.map(|identifier| RepoId { owner: key, identifier });
-                    sites.extend(repo.map(site).filter(|site| self.site(site).ends_with(&name)));
+                    repo_paths
+                        .extend(repo.map(repo_path).filter(|repo_path| self.repo_dir(repo_path).ends_with(&name)));
                 }
             }
         }
-        Ok(sites)
+        Ok(repo_paths)
     }
 
     /// Whoever takes git data away has this while it does, and has it before a turn: not while somebody has
@@ -275,12 +280,12 @@ impl Layout {
 
 /// The folder of a site below a git folder.
 #[must_use]
-pub fn path_of(site: &Site) -> PathBuf {
-    let room = match site {
-        Site::Announced(_) => "repos",
-        Site::Submitted(_) => "prs",
+pub fn path_of(repo_path: &RepoPath) -> PathBuf {
+    let room = match repo_path {
+        RepoPath::Announced(_) => "repos",
+        RepoPath::PullRequests(_) => "prs",
     };
-    let repo = site.repo();
+    let repo = repo_path.repo();
     Path::new(room).join(repo.owner.npub()).join(format!("{}.git", file_name(&repo.identifier)))
 }
 

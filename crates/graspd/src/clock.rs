@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::time::{MonoTime, Now, Timestamp};
 
 /// Tells the time to machines. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +19,8 @@ impl Clock {
         Now { mono: self.mono(), wall: self.wall() }
     }
 
-    pub(crate) fn mono(self) -> Moment {
-        Moment(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    pub(crate) fn mono(self) -> MonoTime {
+        MonoTime(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn wall(self) -> Timestamp {

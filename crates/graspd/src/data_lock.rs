@@ -13,42 +13,42 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use tracing::warn;
 
 /// How long the server's own lock is waited for: between fork and exec a child of a killed server holds it, too.
-const MOMENT: Duration = Duration::from_millis(500);
+const OWN_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long git processes that were left behind are waited for. The kernel ends them with the server; what those have
 /// started in turn ends when it wants to say something, and that is soon.
-const ORPHANS: Duration = Duration::from_secs(10);
+const CHILD_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a lock is tried.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The locks, held until they are dropped.
-pub(crate) struct Locks {
-    _own: File,
-    _inherited: File,
+pub(crate) struct DataLocks {
+    _server_lock: File,
+    _children_lock: File,
 }
 
-impl Locks {
+impl DataLocks {
     /// Takes both folders, or says who has them.
-    pub(crate) fn take(relay: &Path, git: &Path) -> Result<Self> {
-        let Some(own) = wait(relay, "lock", MOMENT, || {})? else {
+    pub(crate) fn acquire(relay: &Path, git: &Path) -> Result<Self> {
+        let Some(server_lock) = lock_file(relay, "lock", OWN_LOCK_TIMEOUT, || {})? else {
             bail!("another graspd is using {}: stop it, or give this one its own NGIT_RELAY_DATA_PATH", relay.display())
         };
-        let tell = || warn!("git processes of a server that has ended are still at work; waiting for them");
-        let Some(inherited) = wait(git, "children.lock", ORPHANS, tell)? else {
+        let on_wait = || warn!("git processes of a server that has ended are still at work; waiting for them");
+        let Some(children_lock) = lock_file(git, "children.lock", CHILD_LOCK_TIMEOUT, on_wait)? else {
             bail!(
                 "another graspd, or a git process that one has left behind, is using {}: stop it, or give this one its \
                  own NGIT_GIT_DATA_PATH",
                 git.display()
             )
         };
-        fcntl_setfd(&inherited, FdFlags::empty()).context("cannot share a lock with git processes")?;
-        Ok(Self { _own: own, _inherited: inherited })
+        fcntl_setfd(&children_lock, FdFlags::empty()).context("cannot share a lock with git processes")?;
+        Ok(Self { _server_lock: server_lock, _children_lock: children_lock })
     }
 }
 
-/// Locks a file in a folder; nothing if somebody else has it for all that time.
-fn wait(folder: &Path, name: &str, patience: Duration, tell: impl FnOnce()) -> Result<Option<File>> {
+/// DataLocks a file in a folder; nothing if somebody else has it for all that time.
+fn lock_file(folder: &Path, name: &str, timeout: Duration, on_wait: impl FnOnce()) -> Result<Option<File>> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let name = folder.join(name);
     let file = OpenOptions::new()
@@ -57,16 +57,16 @@ fn wait(folder: &Path, name: &str, patience: Duration, tell: impl FnOnce()) -> R
         .write(true)
         .open(&name)
         .with_context(|| format!("cannot open {}", name.display()))?;
-    let until = Instant::now() + patience;
-    let mut tell = Some(tell);
+    let deadline = Instant::now() + timeout;
+    let mut on_wait = Some(on_wait);
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                if let Some(tell) = tell.take() {
-                    tell();
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                if let Some(on_wait) = on_wait.take() {
+                    on_wait();
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(problem)) => {

@@ -15,20 +15,21 @@ mod cli;
 mod clock;
 mod config;
 mod data_lock;
-pub(crate) mod fetch;
-pub(crate) mod git;
-pub(crate) mod http;
+mod fetch;
+mod git;
+mod http;
 mod metrics;
-pub(crate) mod monitor;
+mod monitor;
 mod net;
-pub(crate) mod relay;
+mod relay;
 mod reload;
+mod repos;
 mod sd_notify;
 mod server;
 mod socket_activation;
-pub(crate) mod sync;
-pub(crate) mod web;
-pub(crate) mod writer;
+mod sync;
+mod web;
+mod writer;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         print!("{}", config::reference());
         return ExitCode::SUCCESS;
     }
-    let config::Loaded { config, warnings } = match config::load(&matches) {
+    let config::LoadedConfig { config, warnings } = match config::load(&matches) {
         Ok(loaded) => loaded,
         Err(errors) => {
             eprintln!("graspd: {errors}");
@@ -69,11 +70,13 @@ fn main() -> ExitCode {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let origins = reload::Origins {
+    let reload_sources = reload::ReloadSources {
         read: Box::new(move || config::load(&matches)),
-        log: Box::new(move |level| filter.reload(EnvFilter::new(level)).map_err(|problem| problem.to_string())),
+        set_log_level: Box::new(move |level| {
+            filter.reload(EnvFilter::new(level)).map_err(|problem| problem.to_string())
+        }),
     };
-    match server::run(config, origins) {
+    match server::run(config, reload_sources) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("graspd: {problem:#}");

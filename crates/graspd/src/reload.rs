@@ -2,25 +2,22 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::AdmissionPolicy;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::config::{Config, ConfigErrors, Effective, Loaded, Origin};
+use crate::config::{Config, ConfigErrors, EffectiveSetting, LoadedConfig, SettingOrigin};
 use crate::sd_notify;
-use crate::sd_notify::News;
-use crate::writer::policy::{RulesChanged, RulesDoor};
-
-/// Where rooms read the settings that hold now: those of the start, and what has changed since of those that can.
-pub(crate) type Settings = watch::Receiver<Arc<Config>>;
+use crate::sd_notify::NotifyState;
+use crate::writer::policy::{PolicyChange, PolicyHandle};
 
 /// How a setting is taken over.
-type Take = fn(&mut Config, &Config);
+type ApplySetting = fn(&mut Config, &Config);
 
 /// The settings that hold as soon as they are read again. All others need a restart.
-const CHANGEABLE: &[(&str, Take)] = &[
+const CHANGEABLE: &[(&str, ApplySetting)] = &[
     ("RELAY_NAME", |old, new| old.relay_name.clone_from(&new.relay_name)),
     ("RELAY_DESCRIPTION", |old, new| old.relay_description.clone_from(&new.relay_description)),
     ("DISK_BUDGET_BYTES", |old, new| old.disk = new.disk),
@@ -32,8 +29,8 @@ const CHANGEABLE: &[(&str, Take)] = &[
     ("GIT_MAX_UNSIGNED_PUSH_BYTES", |old, new| old.git.max_unsigned_push_bytes = new.git.max_unsigned_push_bytes),
     ("GIT_MAX_OBJECTS", |old, new| old.git.max_objects = new.git.max_objects),
     ("GIT_PACK_CACHE_BYTES", |old, new| old.git.pack_cache_bytes = new.git.pack_cache_bytes),
-    ("GIT_PEER_CONCURRENT", |old, new| old.git.peers = new.git.peers),
-    ("GIT_PEER_RATE_LIMIT", |old, new| old.git.peers = new.git.peers),
+    ("GIT_PEER_CONCURRENT", |old, new| old.git.peer_limits = new.git.peer_limits),
+    ("GIT_PEER_RATE_LIMIT", |old, new| old.git.peer_limits = new.git.peer_limits),
     ("QUOTA_REPOSITORIES_PER_KEY", |old, new| old.quotas = new.quotas),
     ("QUOTA_BYTES_PER_REPOSITORY", |old, new| old.quotas = new.quotas),
     ("QUOTA_BYTES_PER_KEY", |old, new| old.quotas = new.quotas),
@@ -42,108 +39,112 @@ const CHANGEABLE: &[(&str, Take)] = &[
     ("RELAY_FILTER_LIMIT", |old, new| old.filter_limit = new.filter_limit),
     ("NETWORK_MAX_CONNECTIONS", |old, new| old.network_max_connections = new.network_max_connections),
     ("NETWORK_EVENTS_PER_MINUTE", |old, new| old.network_events_per_minute = new.network_events_per_minute),
-    ("REPOSITORY_WHITELIST", take_lists),
-    ("REPOSITORY_BLACKLIST", take_lists),
-    ("EVENT_BLACKLIST", take_lists),
-    ("ARCHIVE_ALL", take_lists),
-    ("ARCHIVE_WHITELIST", take_lists),
-    ("ARCHIVE_GRASP_SERVICES", take_lists),
-    ("ARCHIVE_READ_ONLY", take_lists),
+    ("REPOSITORY_WHITELIST", apply_lists),
+    ("REPOSITORY_BLACKLIST", apply_lists),
+    ("EVENT_BLACKLIST", apply_lists),
+    ("ARCHIVE_ALL", apply_lists),
+    ("ARCHIVE_WHITELIST", apply_lists),
+    ("ARCHIVE_GRASP_SERVICES", apply_lists),
+    ("ARCHIVE_READ_ONLY", apply_lists),
     ("LOG_LEVEL", |old, new| old.log_level.clone_from(&new.log_level)),
 ];
 
 /// All lists together: some are read from files whose text may change while the setting stays.
-fn take_lists(old: &mut Config, new: &Config) {
+fn apply_lists(old: &mut Config, new: &Config) {
     old.lists.clone_from(&new.lists);
 }
 
 /// Reads all settings as at the start, from the same arguments, environment and files.
-type Read = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
+type ReadSettings = Box<dyn Fn() -> Result<LoadedConfig, ConfigErrors> + Send + Sync>;
 
 /// Changes how much is logged.
-type SetLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// What the program was started with, to be asked again.
-pub(crate) struct Origins {
-    pub(crate) read: Read,
-    pub(crate) log: SetLevel,
+pub(crate) struct ReloadSources {
+    pub(crate) read: ReadSettings,
+    pub(crate) set_log_level: SetLogLevel,
 }
 
 /// Reads the settings again.
 pub(crate) struct Reloader {
-    origins: Origins,
-    door: RulesDoor,
+    sources: ReloadSources,
+    policy_handle: PolicyHandle,
     /// What holds. Held while settings are read and taken over, so that two who ask do not mix.
     current: Mutex<watch::Sender<Arc<Config>>>,
 }
 
 /// What came of reading the settings again.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reloaded {
+pub(crate) struct ReloadReport {
     /// What holds now: setting, before, now.
     pub(crate) changed: Vec<(&'static str, String, String)>,
     /// Whether the lists are others than before.
-    pub(crate) lists: bool,
+    pub(crate) lists_changed: bool,
     /// What came of it.
-    pub(crate) rules: RulesChanged,
+    pub(crate) policy_change: PolicyChange,
     /// Settings that are others than at the start and need a restart.
     pub(crate) restart: Vec<&'static str>,
     /// Settings that could change, but for standing in the environment, which is that of the start.
-    pub(crate) fixed: Vec<&'static str>,
+    pub(crate) fixed_by_environment: Vec<&'static str>,
     /// One sentence each.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Reloader {
     /// `current` holds what the service was started with.
-    pub(crate) fn new(origins: Origins, door: RulesDoor, current: watch::Sender<Arc<Config>>) -> Arc<Self> {
-        Arc::new(Self { origins, door, current: Mutex::new(current) })
+    pub(crate) fn new(
+        sources: ReloadSources,
+        policy_handle: PolicyHandle,
+        current: watch::Sender<Arc<Config>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { sources, policy_handle, current: Mutex::new(current) })
     }
 
     /// Reads the settings again and puts into force what can change. If anything is wrong with them, all stays as it was.
     /// Not for a thread of the runtime: it waits for the disk.
-    pub(crate) fn reload(&self) -> Result<Reloaded, ConfigErrors> {
-        sd_notify::tell(News::Reloading);
-        let reloaded = self.read_again();
-        sd_notify::tell(News::Ready);
-        reloaded
+    pub(crate) fn reload(&self) -> Result<ReloadReport, ConfigErrors> {
+        sd_notify::notify(NotifyState::Reloading);
+        let report = self.load_and_apply();
+        sd_notify::notify(NotifyState::Ready);
+        report
     }
 
-    fn read_again(&self) -> Result<Reloaded, ConfigErrors> {
+    fn load_and_apply(&self) -> Result<ReloadReport, ConfigErrors> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let Loaded { config: mut new, mut warnings } = (self.origins.read)()?;
+        let LoadedConfig { config: mut new, mut warnings } = (self.sources.read)()?;
         let old = current.borrow().clone();
         if new.log_level != old.log_level
-            && let Err(problem) = (self.origins.log)(&new.log_level)
+            && let Err(problem) = (self.sources.set_log_level)(&new.log_level)
         {
             warnings.push(format!("the log level stays as it is: {problem}"));
-            keep_level(&old, &mut new);
+            keep_log_level(&old, &mut new);
         }
-        let (config, mut reloaded) = take_over(&old, &mut new);
-        reloaded.warnings = warnings;
-        let rules = self.door.rules();
-        let changed = Rules {
+        let (config, mut report) = apply_changeable(&old, &mut new);
+        report.warnings = warnings;
+        let rules = self.policy_handle.rules();
+        let changed = AdmissionPolicy {
             lists: config.lists.clone(),
             quotas: config.quotas,
             max_event_bytes: config.max_event_bytes,
             purgatory_secs: config.purgatory_expiry.as_secs(),
-            ..Rules::clone(&rules)
+            ..AdmissionPolicy::clone(&rules)
         };
         if changed != *rules {
-            match self.door.change(changed) {
-                Ok(changed) => reloaded.rules = changed,
-                Err(problem) => reloaded.warnings.push(format!("{problem:#}")),
+            match self.policy_handle.change(changed) {
+                Ok(changed) => report.policy_change = changed,
+                Err(problem) => report.warnings.push(format!("{problem:#}")),
             }
         }
-        if reloaded.lists || !reloaded.changed.is_empty() {
+        if report.lists_changed || !report.changed.is_empty() {
             current.send_replace(Arc::new(config));
         }
-        Ok(reloaded)
+        Ok(report)
     }
 }
 
 /// Undoes a change of the log level.
-fn keep_level(old: &Config, new: &mut Config) {
+fn keep_log_level(old: &Config, new: &mut Config) {
     new.log_level.clone_from(&old.log_level);
     for (before, now) in old.effective.iter().zip(&mut new.effective).filter(|(_, now)| now.name == "LOG_LEVEL") {
         now.clone_from(before);
@@ -151,18 +152,18 @@ fn keep_level(old: &Config, new: &mut Config) {
 }
 
 /// What holds when everything that can change has changed.
-fn take_over(old: &Config, new: &mut Config) -> (Config, Reloaded) {
+fn apply_changeable(old: &Config, new: &mut Config) -> (Config, ReloadReport) {
     // Port 0 became another one at the start, and the name of the service with it.
-    if text_of(old, "BIND_ADDRESS") == text_of(new, "BIND_ADDRESS") {
-        new.bound_to(old.bind);
+    if shown_value(old, "BIND_ADDRESS") == shown_value(new, "BIND_ADDRESS") {
+        new.set_bound_address(old.bind);
     }
     let mut config = old.clone();
-    let mut reloaded = Reloaded { lists: *old.lists != *new.lists, ..Reloaded::default() };
+    let mut report = ReloadReport { lists_changed: *old.lists != *new.lists, ..ReloadReport::default() };
     for (before, now) in config.effective.iter_mut().zip(&new.effective) {
         let is_changeable = CHANGEABLE.iter().any(|(name, _)| *name == before.name);
         // The file of a list may change.
-        if is_changeable && now.origin == Origin::Environment && !now.value.starts_with('@') {
-            reloaded.fixed.push(now.name);
+        if is_changeable && now.origin == SettingOrigin::Environment && !now.value.starts_with('@') {
+            report.fixed_by_environment.push(now.name);
         }
         let is_other_secret = match before.name {
             "RELAY_OWNER_NSEC" => old.owner_secret != new.owner_secret,
@@ -173,35 +174,35 @@ fn take_over(old: &Config, new: &mut Config) -> (Config, Reloaded) {
             continue;
         }
         if is_changeable {
-            let Effective { name, value, .. } = std::mem::replace(before, now.clone());
-            reloaded.changed.push((name, value, now.value.clone()));
+            let EffectiveSetting { name, value, .. } = std::mem::replace(before, now.clone());
+            report.changed.push((name, value, now.value.clone()));
         } else {
-            reloaded.restart.push(before.name);
+            report.restart.push(before.name);
         }
     }
     for (_, take) in CHANGEABLE {
         take(&mut config, new);
     }
-    (config, reloaded)
+    (config, report)
 }
 
-fn text_of<'c>(config: &'c Config, name: &str) -> Option<&'c str> {
+fn shown_value<'c>(config: &'c Config, name: &str) -> Option<&'c str> {
     config.effective.iter().find(|effective| effective.name == name).map(|effective| effective.value.as_str())
 }
 
 /// Reads the settings again whenever a hangup asks for it; the log says what came of it.
-pub(crate) async fn on_hangup(mut hangup: Signal, reloader: Arc<Reloader>) {
+pub(crate) async fn reload_on_sighup(mut hangup: Signal, reloader: Arc<Reloader>) {
     while hangup.recv().await.is_some() {
         let reloader = reloader.clone();
         match tokio::task::spawn_blocking(move || reloader.reload()).await {
-            Ok(Ok(reloaded)) => reloaded.log(),
+            Ok(Ok(report)) => report.log(),
             Ok(Err(errors)) => warn!("the settings stay as they were: {errors}"),
             Err(_) => return,
         }
     }
 }
 
-impl Reloaded {
+impl ReloadReport {
     /// For the log.
     pub(crate) fn log(&self) {
         for (name, before, now) in &self.changed {
@@ -213,15 +214,15 @@ impl Reloaded {
         if !self.restart.is_empty() {
             warn!(settings = self.restart.join(", "), "some settings are others now and need a restart");
         }
-        info!(lists_changed = self.lists, banned = self.rules.banned, "read the settings again");
+        info!(lists_changed = self.lists_changed, banned = self.policy_change.banned, "read the settings again");
     }
 
     /// For programs.
     pub(crate) fn to_json(&self) -> Value {
         let changed = self.changed.iter().map(|(name, before, now)| json!({"name": name, "from": before, "to": now}));
         json!({
-            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists, "banned": self.rules.banned,
-            "restart": self.restart, "fixed": self.fixed, "warnings": self.warnings,
+            "changed": changed.collect::<Vec<_>>(), "lists_changed": self.lists_changed, "banned": self.policy_change.banned,
+            "restart": self.restart, "fixed": self.fixed_by_environment, "warnings": self.warnings,
         })
     }
 }

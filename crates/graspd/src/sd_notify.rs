@@ -10,7 +10,7 @@ use tracing::debug;
 
 /// How it goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum News {
+pub(crate) enum NotifyState {
     /// It answers requests.
     Ready,
     /// It reads its settings again, and answers meanwhile.
@@ -19,8 +19,8 @@ pub(crate) enum News {
     Stopping,
 }
 
-impl News {
-    fn words(self) -> &'static str {
+impl NotifyState {
+    fn message(self) -> &'static str {
         match self {
             Self::Ready => "READY=1\nSTATUS=taking requests",
             Self::Reloading => "RELOADING=1\nSTATUS=reading the settings",
@@ -30,20 +30,20 @@ impl News {
 }
 
 /// Tells it, if there is somebody to tell. Whether it is heard changes nothing.
-pub(crate) fn tell(news: News) {
+pub(crate) fn notify(state: NotifyState) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    if let Err(problem) = send(&socket, news.words()) {
+    if let Err(problem) = send(&socket, state.message()) {
         debug!(%problem, "whoever supervises the process does not hear");
     }
 }
 
 /// The name is a path, or, after an `@`, one without a file.
-fn send(socket: &OsStr, words: &str) -> io::Result<()> {
+fn send(socket: &OsStr, message: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(words.as_bytes(), &address).map(drop)
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 
 #[cfg(test)]
@@ -51,18 +51,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_reach_both_kinds_of_names() {
+    fn notifications_reach_path_and_abstract_sockets() {
         let folder = tempfile::TempDir::new().expect("a folder");
         let path = folder.path().join("notify");
-        let hidden = format!("@graspd-test-{}", std::process::id());
+        let abstract_name = format!("@graspd-test-{}", std::process::id());
         let by_path = UnixDatagram::bind(&path).expect("a socket");
-        let address = SocketAddr::from_abstract_name(&hidden[1..]).expect("an address");
+        let address = SocketAddr::from_abstract_name(&abstract_name[1..]).expect("an address");
         let by_name = UnixDatagram::bind_addr(&address).expect("a socket");
-        for (ear, name) in [(by_path, path.as_os_str()), (by_name, OsStr::new(&hidden))] {
-            send(name, News::Stopping.words()).expect("it listens");
-            let mut heard = [0; 100];
-            let length = ear.recv(&mut heard).expect("words");
-            assert!(heard[..length].starts_with(b"STOPPING=1\n"));
+        for (receiver, name) in [(by_path, path.as_os_str()), (by_name, OsStr::new(&abstract_name))] {
+            send(name, NotifyState::Stopping.message()).expect("it listens");
+            let mut buffer = [0; 100];
+            let length = receiver.recv(&mut buffer).expect("words");
+            assert!(buffer[..length].starts_with(b"STOPPING=1\n"));
         }
         assert!(send(OsStr::new("/nonexistent/socket"), "READY=1").is_err());
     }

@@ -9,53 +9,53 @@ use listenfd::ListenFd;
 
 /// The sockets that were handed over; for what was not, the server listens by itself.
 #[derive(Default, Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedSockets {
     /// For everybody.
     pub(crate) main: Option<TcpListener>,
     /// For those who watch over the service.
-    pub(crate) side: Option<TcpListener>,
+    pub(crate) monitoring: Option<TcpListener>,
 }
 
 /// Takes what was handed over. Call it before there are threads: it also takes the words about it out of the environment,
 /// so that no child believes them.
-pub(crate) fn take() -> Result<Inherited> {
+pub(crate) fn take_sockets() -> Result<InheritedSockets> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-    let mut given = ListenFd::from_env();
-    let Roles { main, side } = roles(given.len(), &names)?;
-    let mut listener = |role: &str, which: Option<usize>| {
-        let Some(which) = which else { return Ok(None) };
-        let taken = given.take_tcp_listener(which).and_then(|taken| taken.map(check).transpose());
+    let mut passed_fds = ListenFd::from_env();
+    let SocketRoles { main, monitoring } = assign_roles(passed_fds.len(), &names)?;
+    let mut listener = |role: &str, index: Option<usize>| {
+        let Some(index) = index else { return Ok(None) };
+        let taken = passed_fds.take_tcp_listener(index).and_then(|taken| taken.map(check_listening).transpose());
         taken.with_context(|| format!("the socket that was handed over as `{role}` cannot be used"))
     };
-    Ok(Inherited { main: listener("main", main)?, side: listener("side", side)? })
+    Ok(InheritedSockets { main: listener("main", main)?, monitoring: listener("side", monitoring)? })
 }
 
 /// Which socket is for whom, by its place.
 #[derive(PartialEq, Eq, Debug)]
-struct Roles {
+struct SocketRoles {
     main: Option<usize>,
-    side: Option<usize>,
+    monitoring: Option<usize>,
 }
 
 /// The one named `side` is for those who watch; the other one, whatever its name, is for everybody.
-fn roles(count: usize, names: &str) -> Result<Roles> {
+fn assign_roles(count: usize, names: &str) -> Result<SocketRoles> {
     let mut names = names.split(':');
-    let mut roles = Roles { main: None, side: None };
-    for place in 0..count {
+    let mut assign_roles = SocketRoles { main: None, monitoring: None };
+    for index in 0..count {
         let name = names.next().unwrap_or_default();
-        let role = if name == "side" { &mut roles.side } else { &mut roles.main };
-        if role.replace(place).is_some() {
+        let role = if name == "side" { &mut assign_roles.monitoring } else { &mut assign_roles.main };
+        if role.replace(index).is_some() {
             bail!(
                 "{count} sockets were handed over, and two of them for the same purpose: one may be named `main` and \
                  one `side` (FileDescriptorName=)"
             );
         }
     }
-    Ok(roles)
+    Ok(assign_roles)
 }
 
 /// A socket that listens, ready for the event loop.
-fn check(listener: TcpListener) -> io::Result<TcpListener> {
+fn check_listening(listener: TcpListener) -> io::Result<TcpListener> {
     if !rustix::net::sockopt::socket_acceptconn(&listener)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen (Accept=no is needed)"));
     }
@@ -69,25 +69,25 @@ mod tests {
 
     #[test]
     fn sockets_have_roles_by_name() {
-        let is = |count, names, main, side| {
-            assert_eq!(roles(count, names).expect("roles"), Roles { main, side }, "{names}");
+        let assert_roles = |count, names, main, monitoring| {
+            assert_eq!(assign_roles(count, names).expect("roles"), SocketRoles { main, monitoring }, "{names}");
         };
-        is(0, "", None, None);
-        is(1, "", Some(0), None);
-        is(1, "graspd.socket", Some(0), None);
-        is(1, "side", None, Some(0));
-        is(2, "main:side", Some(0), Some(1));
-        is(2, "side", Some(1), Some(0));
+        assert_roles(0, "", None, None);
+        assert_roles(1, "", Some(0), None);
+        assert_roles(1, "graspd.socket", Some(0), None);
+        assert_roles(1, "side", None, Some(0));
+        assert_roles(2, "main:side", Some(0), Some(1));
+        assert_roles(2, "side", Some(1), Some(0));
         for (count, names) in [(2, ""), (2, "main:main"), (2, "side:side"), (3, "main:side:more")] {
-            assert!(roles(count, names).is_err(), "{names}");
+            assert!(assign_roles(count, names).is_err(), "{names}");
         }
     }
 
     #[test]
-    fn only_what_listens_is_a_listener() {
+    fn only_listening_sockets_are_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
-        assert!(check(listener).is_ok());
-        assert!(check(TcpListener::from(std::os::fd::OwnedFd::from(stream))).is_err());
+        assert!(check_listening(listener).is_ok());
+        assert!(check_listening(TcpListener::from(std::os::fd::OwnedFd::from(stream))).is_err());
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use grasp_core::admission::io::{Facts, Questions, Todo, Tombstone, Upload, Write};
-use grasp_core::nostr::event::{Coordinate, EventId, Stamp, supersedes};
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::admission::io::{EventLookups, NeededLookups, PendingUpload, StoreWrite, Todo, Tombstone};
+use grasp_core::nostr::event::{Coordinate, EventId, EventVersion, supersedes};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::random::Chance;
@@ -57,7 +57,7 @@ struct History {
     chance: Chance,
     model: Memory,
     /// Every event that was ever thought of, served or not.
-    pool: Vec<Arc<Signed>>,
+    pool: Vec<Arc<SignedEvent>>,
     compared: u64,
 }
 
@@ -72,7 +72,7 @@ const WORDS: &[&str] =
 const TIMES: std::ops::Range<u64> = 100..110;
 
 impl History {
-    fn write(&mut self, shelf: &mut dyn Shelf, writes: &[Write]) {
+    fn write(&mut self, shelf: &mut dyn Shelf, writes: &[StoreWrite]) {
         for write in writes {
             self.model.write(write);
             shelf.write(write);
@@ -111,65 +111,69 @@ impl History {
         }
     }
 
-    fn compare_facts(&mut self, shelf: &mut dyn Shelf, event: &Signed) -> Facts {
-        let questions = Questions {
+    fn compare_facts(&mut self, shelf: &mut dyn Shelf, event: &SignedEvent) -> EventLookups {
+        let needed = NeededLookups {
             links: self.chance.one_in(2),
             author: self.chance.one_in(2),
             targets: event.kind == kinds::DELETION && !self.chance.one_in(4),
         };
-        let facts = self.model.facts(event, questions);
-        assert_eq!(facts, shelf.facts(event, questions), "facts of {} with {questions:?} (left: model)", event.json());
-        facts
+        let lookups = self.model.lookups(event, needed);
+        assert_eq!(lookups, shelf.lookups(event, needed), "facts of {} with {needed:?} (left: model)", event.json());
+        lookups
     }
 
     /// What the registrar could write next. It never contradicts what the store knows, so neither does this.
-    fn next_writes(&mut self, shelf: &mut dyn Shelf) -> Vec<Write> {
+    fn next_writes(&mut self, shelf: &mut dyn Shelf) -> Vec<StoreWrite> {
         match self.chance.below(24) {
-            0 => self.some_served().map(|event| Write::Remove(event.id)).into_iter().collect(),
-            1 => self.some_held().map(|event| Write::Unhold(event.id)).into_iter().collect(),
+            0 => self.some_served().map(|event| StoreWrite::Remove(event.id)).into_iter().collect(),
+            1 => self.some_held().map(|event| StoreWrite::DropHeld(event.id)).into_iter().collect(),
             2 | 3 => self.release(),
             4 | 5 => self.bury(),
             6 => {
                 let id = self.some_held().map_or(EventId([9; 32]), |event| event.id);
-                vec![Write::Extend(id, Timestamp(500 + self.chance.draw() % 5))]
+                vec![StoreWrite::ExtendHold(id, Timestamp(500 + self.chance.draw() % 5))]
             }
-            7 => self.some_announcement().map(|event| Write::Except(event.id)).into_iter().collect(),
+            7 => self.some_announcement().map(|event| StoreWrite::MarkException(event.id)).into_iter().collect(),
             8 | 9 => (0..1 + self.chance.below(3)).map(|_| self.todo()).collect(),
             10 | 11 => (0..1 + self.chance.below(3)).map(|_| self.stage()).collect(),
             _ => {
                 let event =
                     if self.pool.is_empty() || !self.chance.one_in(5) { self.event() } else { self.old_event() };
-                let facts = self.compare_facts(shelf, &event);
+                let lookups = self.compare_facts(shelf, &event);
                 self.pool.push(event.clone());
-                let wins = facts.current.is_none_or(|current| supersedes(event.stamp(), current));
-                match (facts.known, facts.gone) {
+                let wins = lookups.current.is_none_or(|current| supersedes(event.version(), current));
+                match (lookups.stored, lookups.tombstone) {
                     (None, None) if wins && self.chance.one_in(4) => {
-                        vec![Write::Hold(event, Timestamp(500 + self.chance.draw() % 5))]
+                        vec![StoreWrite::Hold(event, Timestamp(500 + self.chance.draw() % 5))]
                     }
-                    (None, None) if wins => vec![Write::Put(event)],
+                    (None, None) if wins => vec![StoreWrite::Put(event)],
                     _ => Vec::new(),
                 }
             }
         }
     }
 
-    fn release(&mut self) -> Vec<Write> {
+    fn release(&mut self) -> Vec<StoreWrite> {
         let Some(event) = self.some_held() else { return Vec::new() };
-        let facts = self.model.facts(&event, Questions::default());
-        let wins = facts.current.is_none_or(|current| supersedes(event.stamp(), current));
-        vec![if wins && facts.gone.is_none() { Write::Release(event.id) } else { Write::Unhold(event.id) }]
+        let lookups = self.model.lookups(&event, NeededLookups::default());
+        let wins = lookups.current.is_none_or(|current| supersedes(event.version(), current));
+        vec![if wins && lookups.tombstone.is_none() {
+            StoreWrite::Release(event.id)
+        } else {
+            StoreWrite::DropHeld(event.id)
+        }]
     }
 
-    fn bury(&mut self) -> Vec<Write> {
+    fn bury(&mut self) -> Vec<StoreWrite> {
         let event = if self.pool.is_empty() { self.event() } else { self.old_event() };
         let time = Timestamp(TIMES.start + self.chance.draw() % 12);
         let author = if self.chance.one_in(3) { self.author() } else { event.pubkey };
         let tombstone = match (self.chance.below(8), event.coordinate()) {
             (0..=2, _) => Tombstone::Event(author, event.id),
             (3 | 4, Some(at)) => Tombstone::Coordinate(at, time),
-            (5 | 6, Some(at)) if RepoId::of(&at).is_some() => {
-                let repo = RepoId::of(&at).expect("just seen");
-                Tombstone::Withdrawn(repo, Stamp { created_at: time, id: event.id })
+            (5 | 6, Some(at)) if RepoId::from_coordinate(&at).is_some() => {
+                let repo = RepoId::from_coordinate(&at).expect("just seen");
+                Tombstone::Withdrawn(repo, EventVersion { created_at: time, id: event.id })
             }
             // Seldom and mostly early, or the world would soon be empty.
             (7, _) if self.chance.one_in(2) => {
@@ -178,41 +182,45 @@ impl History {
             }
             _ => return Vec::new(),
         };
-        vec![Write::Bury(tombstone)]
+        vec![StoreWrite::AddTombstone(tombstone)]
     }
 
-    fn vanish(&self, author: PublicKey, up_to: Timestamp) -> Vec<Write> {
+    fn vanish(&self, author: PublicKey, up_to: Timestamp) -> Vec<StoreWrite> {
         let held = self.model.held_events().filter(|held| held.pubkey == author && held.created_at <= up_to);
-        let unhold = held.map(|held| Write::Unhold(held.id));
-        unhold.chain([Write::Bury(Tombstone::Author(author, up_to))]).collect()
+        let unhold = held.map(|held| StoreWrite::DropHeld(held.id));
+        unhold.chain([StoreWrite::AddTombstone(Tombstone::Author(author, up_to))]).collect()
     }
 
     /// Work that is noted or done, mostly of what is noted.
-    fn todo(&mut self) -> Write {
+    fn todo(&mut self) -> StoreWrite {
         let noted = told(&mut self.model).into_iter().filter_map(|told| match told {
             Told::Todo(todo) => Some(todo),
             _ => None,
         });
         let noted: Vec<Todo> = noted.collect();
         let pull = if self.chance.one_in(2) { None } else { Some(self.upload_id()) };
-        let any = Todo { site: self.site(), pull };
+        let any = Todo { repo_path: self.repo_path(), pull_request: pull };
         if self.chance.one_in(2) {
-            return Write::Todo(any);
+            return StoreWrite::AddTodo(any);
         }
-        Write::Done(if self.chance.one_in(4) { any } else { self.chance.pick(&noted).unwrap_or(&any).clone() })
+        StoreWrite::RemoveTodo(if self.chance.one_in(4) {
+            any
+        } else {
+            self.chance.pick(&noted).unwrap_or(&any).clone()
+        })
     }
 
-    fn stage(&mut self) -> Write {
-        let (site, event) = (self.site(), self.upload_id());
+    fn stage(&mut self) -> StoreWrite {
+        let (repo_path, event) = (self.repo_path(), self.upload_id());
         if self.chance.one_in(3) {
-            return Write::Unstage(site, event);
+            return StoreWrite::RemoveUpload(repo_path, event);
         }
         let network = if self.chance.one_in(3) { None } else { Some(WORDS[self.chance.below(WORDS.len())].to_owned()) };
-        Write::Stage(Upload {
-            site,
+        StoreWrite::AddUpload(PendingUpload {
+            repo_path,
             event,
             tip: format!("{:040x}", self.chance.draw()),
-            parcel: self.chance.draw(),
+            folder: self.chance.draw(),
             bytes: self.chance.draw(),
             network,
             deadline: Timestamp(500 + self.chance.draw() % 5),
@@ -220,34 +228,34 @@ impl History {
     }
 
     /// Few, so that rows meet.
-    fn site(&mut self) -> Site {
+    fn repo_path(&mut self) -> RepoPath {
         let name = ["x", "X", "é🚀"][self.chance.below(3)];
         let owner = key(1 + self.chance.below(2) as u8);
         let repo = RepoId { owner, identifier: Identifier::new(name).expect("names a repository") };
-        if self.chance.one_in(2) { Site::Announced(repo) } else { Site::Submitted(repo) }
+        if self.chance.one_in(2) { RepoPath::Announced(repo) } else { RepoPath::PullRequests(repo) }
     }
 
     fn upload_id(&mut self) -> EventId {
         EventId([1 + self.chance.below(2) as u8; 32])
     }
 
-    fn some_announcement(&mut self) -> Option<Arc<Signed>> {
-        let is_announcement = |event: &&Arc<Signed>| event.kind == kinds::ANNOUNCEMENT;
+    fn some_announcement(&mut self) -> Option<Arc<SignedEvent>> {
+        let is_announcement = |event: &&Arc<SignedEvent>| event.kind == kinds::ANNOUNCEMENT;
         let announcements: Vec<_> = self.model.served_events().filter(is_announcement).cloned().collect();
         self.chance.pick(&announcements).cloned()
     }
 
-    fn some_served(&mut self) -> Option<Arc<Signed>> {
+    fn some_served(&mut self) -> Option<Arc<SignedEvent>> {
         let served: Vec<_> = self.model.served_events().cloned().collect();
         self.chance.pick(&served).cloned()
     }
 
-    fn some_held(&mut self) -> Option<Arc<Signed>> {
+    fn some_held(&mut self) -> Option<Arc<SignedEvent>> {
         let held: Vec<_> = self.model.held_events().cloned().collect();
         self.chance.pick(&held).cloned()
     }
 
-    fn old_event(&mut self) -> Arc<Signed> {
+    fn old_event(&mut self) -> Arc<SignedEvent> {
         self.chance.pick(&self.pool).expect("not empty").clone()
     }
 
@@ -259,12 +267,12 @@ impl History {
         Timestamp(TIMES.start + self.chance.draw() % 30)
     }
 
-    fn event(&mut self) -> Arc<Signed> {
+    fn event(&mut self) -> Arc<SignedEvent> {
         let kind = *self.chance.pick(KINDS).expect("not empty");
         let created_at = TIMES.start + self.chance.draw() % (TIMES.end - TIMES.start);
         let author = 1 + self.chance.below(usize::from(AUTHORS)) as u8;
         let mut tags = if kind == kinds::DELETION { self.targets(key(author)) } else { Vec::new() };
-        if kinds::class(kind) == kinds::Class::Addressable && !self.chance.one_in(10) {
+        if kinds::class(kind) == kinds::KindClass::Addressable && !self.chance.one_in(10) {
             // Few, so that versions meet.
             let names = &["x", "X", "a:b"];
             let d = if self.chance.one_in(3) { self.word() } else { names[self.chance.below(3)].to_owned() };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 
 use crate::signer::Author;
 
@@ -38,6 +38,6 @@ pub fn oid(digit: char) -> String {
 
 /// A state of the repository `tool` with one branch.
 #[must_use]
-pub fn main_at(author: &Author, created_at: u64, digit: char) -> Arc<Signed> {
+pub fn main_at(author: &Author, created_at: u64, digit: char) -> Arc<SignedEvent> {
     author.state("tool", created_at, &[("refs/heads/main", &oid(digit))])
 }

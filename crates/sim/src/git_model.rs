@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::admission::git_job::{Align, Aligned, Candidate, Order, Otherwise, Outcome, Parcel, Pull, Work};
+use grasp_core::admission::git_job::{
+    Alignment, AlignmentResult, CandidateState, GitJob, GitJobOutcome, GitOperation, PullRequestRef, ReceivedPack,
+    RefFallback,
+};
 use grasp_core::nostr::EventId;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_core::repo::state::is_oid;
 
 /// Object names.
@@ -17,7 +20,7 @@ pub struct Folder {
     /// Its own objects.
     pub pool: Oids,
     /// The other sites whose pools it reads.
-    pub lenders: BTreeSet<Site>,
+    pub alternates: BTreeSet<RepoPath>,
     /// Its refs.
     pub refs: BTreeMap<String, String>,
     /// Where HEAD points, once a state has said so.
@@ -27,7 +30,7 @@ pub struct Folder {
 /// Everything that git has on disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Git {
-    sites: BTreeMap<Site, Folder>,
+    repo_paths: BTreeMap<RepoPath, Folder>,
     /// What an object needs beside itself. Most need nothing.
     needs: BTreeMap<String, Oids>,
     incoming: BTreeMap<u64, Oids>,
@@ -55,14 +58,14 @@ impl Git {
     }
 
     /// The repositories that have a folder.
-    pub fn sites(&self) -> impl Iterator<Item = (&Site, &Folder)> {
-        self.sites.iter()
+    pub fn folders(&self) -> impl Iterator<Item = (&RepoPath, &Folder)> {
+        self.repo_paths.iter()
     }
 
     /// A repository, if it has a folder.
     #[must_use]
-    pub fn site(&self, site: &Site) -> Option<&Folder> {
-        self.sites.get(site)
+    pub fn folder(&self, repo_path: &RepoPath) -> Option<&Folder> {
+        self.repo_paths.get(repo_path)
     }
 
     /// The numbers of the uploads that were put aside.
@@ -78,8 +81,8 @@ impl Git {
     }
 
     /// Lets objects come to a repository by another way than an order. True if any of them is new.
-    pub fn put(&mut self, site: &Site, oids: &Oids) -> bool {
-        let pool = &mut self.sites.entry(site.clone()).or_default().pool;
+    pub fn put(&mut self, repo_path: &RepoPath, oids: &Oids) -> bool {
+        let pool = &mut self.repo_paths.entry(repo_path.clone()).or_default().pool;
         let before = pool.len();
         pool.extend(oids.iter().cloned());
         pool.len() > before
@@ -92,17 +95,17 @@ impl Git {
     }
 
     /// Takes in a pack.
-    pub fn receive(&mut self, oids: Oids) -> Parcel {
+    pub fn receive(&mut self, oids: Oids) -> ReceivedPack {
         self.received += 1;
         self.incoming.insert(self.received, oids);
-        Parcel::Incoming(self.received)
+        ReceivedPack::Incoming(self.received)
     }
 
     /// Throws a parcel away.
-    pub fn discard(&mut self, parcel: &Parcel) {
-        match parcel {
-            Parcel::Incoming(number) => self.incoming.remove(number),
-            Parcel::Staged(number) => self.staged.remove(number),
+    pub fn discard(&mut self, received_pack: &ReceivedPack) {
+        match received_pack {
+            ReceivedPack::Incoming(number) => self.incoming.remove(number),
+            ReceivedPack::Staged(number) => self.staged.remove(number),
         };
     }
 
@@ -120,14 +123,14 @@ impl Git {
 
     /// All objects that a site reads, as its folder says.
     #[must_use]
-    pub fn readable(&self, site: &Site) -> Oids {
-        self.sites.get(site).map(|folder| self.read(site, &folder.lenders)).unwrap_or_default()
+    pub fn readable(&self, repo_path: &RepoPath) -> Oids {
+        self.repo_paths.get(repo_path).map(|folder| self.read(repo_path, &folder.alternates)).unwrap_or_default()
     }
 
     /// All objects that a site would read with these lenders.
     #[must_use]
-    pub fn read(&self, site: &Site, lenders: &BTreeSet<Site>) -> Oids {
-        let pools = lenders.iter().chain([site]).filter_map(|site| self.sites.get(site));
+    pub fn read(&self, repo_path: &RepoPath, alternates: &BTreeSet<RepoPath>) -> Oids {
+        let pools = alternates.iter().chain([repo_path]).filter_map(|repo_path| self.repo_paths.get(repo_path));
         pools.flat_map(|folder| folder.pool.iter().cloned()).collect()
     }
 
@@ -152,69 +155,69 @@ impl Git {
         closure
     }
 
-    fn parcel(&self, parcel: &Parcel) -> Option<&Oids> {
-        match parcel {
-            Parcel::Incoming(number) => self.incoming.get(number),
-            Parcel::Staged(number) => self.staged.get(number),
+    fn received_pack(&self, received_pack: &ReceivedPack) -> Option<&Oids> {
+        match received_pack {
+            ReceivedPack::Incoming(number) => self.incoming.get(number),
+            ReceivedPack::Staged(number) => self.staged.get(number),
         }
     }
 
     /// Does the next durable step of an order, or says that none is left. What an order asks for is a condition, so the
     /// next step is found by looking at what is not yet so.
-    pub fn step(&mut self, order: &Order) -> Option<Outcome> {
-        match &order.work {
-            Work::Align(align) => self.align(&order.site, align),
-            Work::Stage(moves) => self.stage(moves),
-            Work::Retire { readers } => self.retire(&order.site, readers),
+    pub fn step(&mut self, order: &GitJob) -> Option<GitJobOutcome> {
+        match &order.operation {
+            GitOperation::Align(align) => self.align(&order.repo_path, align),
+            GitOperation::StageUploads(moves) => self.stage(moves),
+            GitOperation::Delete { readers } => self.retire(&order.repo_path, readers),
         }
     }
 
-    fn align(&mut self, site: &Site, align: &Align) -> Option<Outcome> {
-        if self.adopt(site, &align.adopt) {
+    fn align(&mut self, repo_path: &RepoPath, align: &Alignment) -> Option<GitJobOutcome> {
+        if self.adopt(repo_path, &align.adopt) {
             return None;
         }
-        let lenders = self.lending(site, &align.lenders);
-        if self.sites.contains_key(site) && self.lend(site, &lenders) {
+        let alternates = self.lending(repo_path, &align.alternates);
+        if self.repo_paths.contains_key(repo_path) && self.lend(repo_path, &alternates) {
             return None;
         }
-        let objects = self.read(site, &lenders);
+        let objects = self.read(repo_path, &alternates);
         // What was checked and nothing was taken away from since is believed.
-        let proven = align.checked == Some(self.prunings);
+        let proven = align.checked_prune_count == Some(self.prunings);
         let is_here = |oids: &Oids| {
             oids.iter().all(|oid| oid.len() == 40 && is_oid(oid) && objects.contains(oid))
                 && (proven || oids.iter().all(|oid| self.is_complete(oid, &objects)))
         };
-        let (mut chosen, mut pulls, mut copied) = (None, Vec::new(), None);
+        let (mut chosen, mut pull_requests, mut copied) = (None, Vec::new(), None);
         for candidate in &align.candidates {
             let tips: Oids = candidate.refs.iter().map(|(_, oid)| oid.clone()).collect();
             chosen = is_here(&tips).then_some(candidate);
-            copied = copied.or_else(|| self.take_over(site, &tips, &candidate.sources, &objects));
+            copied = copied.or_else(|| self.take_over(repo_path, &tips, &candidate.sources, &objects));
             if chosen.is_some() || copied.is_some() {
                 break;
             }
         }
-        for pull in align.pulls.iter().filter(|pull| is_oid(&pull.tip)) {
+        for pull in align.pull_requests.iter().filter(|pull| is_oid(&pull.tip)) {
             let tips = Oids::from([pull.tip.clone()]);
             if is_here(&tips) {
-                pulls.push(pull);
+                pull_requests.push(pull);
             } else {
-                copied = copied.or_else(|| self.take_over(site, &tips, &pull.sources, &objects));
+                copied = copied.or_else(|| self.take_over(repo_path, &tips, &pull.sources, &objects));
             }
         }
         if let Some(copied) = copied.filter(|copied| !copied.is_empty()) {
             // The folder, then which pools it reads, then the objects.
-            if !self.make(site) && !self.lend(site, &lenders) {
-                self.put(site, &copied);
+            if !self.make(repo_path) && !self.lend(repo_path, &alternates) {
+                self.put(repo_path, &copied);
             }
             return None;
         }
-        let folder = self.sites.get(site).cloned().unwrap_or_default();
-        let (refs, head) = merged(&folder, chosen, &pulls, align);
+        let folder = self.repo_paths.get(repo_path).cloned().unwrap_or_default();
+        let (refs, head) = merged(&folder, chosen, &pull_requests, align);
         if (&refs, &head) != (&folder.refs, &folder.head) {
-            if self.make(site) || self.lend(site, &lenders) {
+            if self.make(repo_path) || self.lend(repo_path, &alternates) {
                 return None;
             }
-            let here = self.sites.get_mut(site)?;
+            let here = self.repo_paths.get_mut(repo_path)?;
             // Refs, then HEAD.
             if here.refs == refs {
                 here.head = head
@@ -223,77 +226,83 @@ impl Git {
             }
             return None;
         }
-        let in_place = |pull: &&&Pull| refs.get(&pull_ref(pull.event)) == Some(&pull.tip);
-        Some(Outcome::Aligned(Aligned {
+        let in_place = |pull: &&&PullRequestRef| refs.get(&pull_ref(pull.event)) == Some(&pull.tip);
+        Some(GitJobOutcome::Aligned(AlignmentResult {
             chosen: chosen.map(|candidate| candidate.event),
-            pulls: pulls.iter().filter(in_place).map(|pull| pull.event).collect(),
-            empty: refs.is_empty(),
+            pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
+            is_empty: refs.is_empty(),
         }))
     }
 
     /// Moves packs into the pool. True if that was a step.
-    fn adopt(&mut self, site: &Site, parcels: &[Parcel]) -> bool {
-        let Some((parcel, oids)) = parcels.iter().find_map(|parcel| Some((parcel, self.parcel(parcel)?.clone())))
+    fn adopt(&mut self, repo_path: &RepoPath, received_packs: &[ReceivedPack]) -> bool {
+        let Some((received_pack, oids)) = received_packs
+            .iter()
+            .find_map(|received_pack| Some((received_pack, self.received_pack(received_pack)?.clone())))
         else {
             return false;
         };
-        if !self.make(site) && !self.put(site, &oids) {
-            self.discard(parcel);
+        if !self.make(repo_path) && !self.put(repo_path, &oids) {
+            self.discard(received_pack);
         }
         true
     }
 
     /// Makes the folder of a site. True if it had none.
-    fn make(&mut self, site: &Site) -> bool {
-        let is_new = !self.sites.contains_key(site);
-        self.sites.entry(site.clone()).or_default();
+    fn make(&mut self, repo_path: &RepoPath) -> bool {
+        let is_new = !self.repo_paths.contains_key(repo_path);
+        self.repo_paths.entry(repo_path.clone()).or_default();
         is_new
     }
 
     /// The lenders of a site that have something to lend.
-    fn lending(&self, site: &Site, lenders: &[Site]) -> BTreeSet<Site> {
-        lenders.iter().filter(|lender| *lender != site && self.sites.contains_key(lender)).cloned().collect()
+    fn lending(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> BTreeSet<RepoPath> {
+        alternates
+            .iter()
+            .filter(|lender| *lender != repo_path && self.repo_paths.contains_key(lender))
+            .cloned()
+            .collect()
     }
 
     /// Lets a site read these pools and no others; what its refs need of a pool that it loses is copied first. True if
     /// that was a step.
-    fn lend(&mut self, site: &Site, lenders: &BTreeSet<Site>) -> bool {
-        let Some(folder) = self.sites.get(site) else { return false };
-        if folder.lenders == *lenders {
+    fn lend(&mut self, repo_path: &RepoPath, alternates: &BTreeSet<RepoPath>) -> bool {
+        let Some(folder) = self.repo_paths.get(repo_path) else { return false };
+        if folder.alternates == *alternates {
             return false;
         }
-        let (before, kept) = (self.readable(site), self.read(site, lenders));
+        let (before, kept) = (self.readable(repo_path), self.read(repo_path, alternates));
         let needed = folder.refs.values().flat_map(|oid| self.closure(oid));
         let lost: Oids = needed.filter(|oid| before.contains(oid) && !kept.contains(oid)).collect();
-        if !self.put(site, &lost)
-            && let Some(folder) = self.sites.get_mut(site)
+        if !self.put(repo_path, &lost)
+            && let Some(folder) = self.repo_paths.get_mut(repo_path)
         {
-            folder.lenders.clone_from(lenders);
+            folder.alternates.clone_from(alternates);
         }
         true
     }
 
     /// What must be copied to have some objects, if any source has all of them with everything that they need.
-    fn take_over(&self, site: &Site, tips: &Oids, sources: &[Site], objects: &Oids) -> Option<Oids> {
+    fn take_over(&self, repo_path: &RepoPath, tips: &Oids, sources: &[RepoPath], objects: &Oids) -> Option<Oids> {
         sources
             .iter()
-            .filter(|source| *source != site)
+            .filter(|source| *source != repo_path)
             .map(|source| self.readable(source))
             .find(|readable| tips.iter().all(|tip| self.is_complete(tip, readable)))?;
         Some(tips.iter().flat_map(|tip| self.closure(tip)).filter(|oid| !objects.contains(oid)).collect())
     }
 
-    fn stage(&mut self, moves: &[(Parcel, Parcel)]) -> Option<Outcome> {
+    fn stage(&mut self, moves: &[(ReceivedPack, ReceivedPack)]) -> Option<GitJobOutcome> {
         for (from, to) in moves {
-            match (self.parcel(from).cloned(), self.parcel(to).is_some()) {
+            match (self.received_pack(from).cloned(), self.received_pack(to).is_some()) {
                 (None, true) => {}
-                (None, false) => return Some(Outcome::Failed(format!("the upload {from:?} is gone"))),
+                (None, false) => return Some(GitJobOutcome::Failed(format!("the upload {from:?} is gone"))),
                 (Some(_), true) => {
                     self.discard(to);
                     return None;
                 }
                 (Some(oids), false) => {
-                    if let Parcel::Staged(number) = to {
+                    if let ReceivedPack::Staged(number) = to {
                         self.staged.insert(*number, oids);
                     }
                     self.discard(from);
@@ -301,40 +310,40 @@ impl Git {
                 }
             }
         }
-        Some(Outcome::Staged)
+        Some(GitJobOutcome::Staged)
     }
 
-    fn retire(&mut self, site: &Site, readers: &[(Site, Vec<Site>)]) -> Option<Outcome> {
-        for (reader, lenders) in readers.iter().filter(|(reader, _)| reader != site) {
-            if self.sites.get(reader).is_some_and(|folder| folder.lenders.contains(site)) {
-                let mut lenders = self.lending(reader, lenders);
-                lenders.remove(site);
-                self.lend(reader, &lenders);
+    fn retire(&mut self, repo_path: &RepoPath, readers: &[(RepoPath, Vec<RepoPath>)]) -> Option<GitJobOutcome> {
+        for (reader, alternates) in readers.iter().filter(|(reader, _)| reader != repo_path) {
+            if self.repo_paths.get(reader).is_some_and(|folder| folder.alternates.contains(repo_path)) {
+                let mut alternates = self.lending(reader, alternates);
+                alternates.remove(repo_path);
+                self.lend(reader, &alternates);
                 return None;
             }
         }
         self.prunings += 1;
-        if self.sites.remove(site).is_some() { None } else { Some(Outcome::Retired) }
+        if self.repo_paths.remove(repo_path).is_some() { None } else { Some(GitJobOutcome::Deleted) }
     }
 }
 
 /// The refs and HEAD of a site as an order wants them.
 fn merged(
     folder: &Folder,
-    chosen: Option<&Candidate>,
-    pulls: &[&Pull],
-    align: &Align,
+    chosen: Option<&CandidateState>,
+    pull_requests: &[&PullRequestRef],
+    align: &Alignment,
 ) -> (BTreeMap<String, String>, Option<String>) {
     let (mut refs, mut head) = (folder.refs.clone(), folder.head.clone());
-    if chosen.is_some() || align.otherwise == Otherwise::Clear {
+    if chosen.is_some() || align.fallback == RefFallback::Clear {
         refs.retain(|name, _| !is_branch_or_tag(name));
     }
     if let Some(candidate) = chosen {
         refs.extend(candidate.refs.iter().cloned());
         head = candidate.head.clone().filter(|head| refs.contains_key(head)).or(head);
     }
-    refs.extend(pulls.iter().map(|pull| (pull_ref(pull.event), pull.tip.clone())));
-    for event in &align.drop_pulls {
+    refs.extend(pull_requests.iter().map(|pull| (pull_ref(pull.event), pull.tip.clone())));
+    for event in &align.drop_pull_requests {
         refs.remove(&pull_ref(*event));
     }
     (refs, head)

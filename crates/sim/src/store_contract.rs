@@ -4,27 +4,30 @@ mod git_jobs;
 
 use std::sync::Arc;
 
-use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
+use grasp_core::admission::io::{
+    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, RestoredItem, StoreWrite, Todo,
+    Tombstone, TombstoneKind,
+};
 use grasp_core::limits;
-use grasp_core::nostr::event::{Event, EventId, Stamp};
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds, signed_event};
-use grasp_core::repo::catalog::Place;
+use grasp_core::nostr::event::{Event, EventId, EventVersion};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds, signed_event};
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 
 /// A store, as the registrar's driver and the readers use it.
 ///
-/// `facts`, `event`, `is_known` and `write` belong to the open batch: they see what was written in it. All other verbs are
+/// `lookups`, `event`, `is_known` and `write` belong to the open batch: they see what was written in it. All other verbs are
 /// the readers' and see what is committed. They may be called while a batch is open.
 pub trait Shelf {
     /// What is known about an event, with the open batch.
-    fn facts(&mut self, event: &Signed, questions: Questions) -> Facts;
+    fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups;
 
     /// Adds a change to the open batch.
-    fn write(&mut self, write: &Write);
+    fn write(&mut self, write: &StoreWrite);
 
     /// An event, served or held, with the open batch.
-    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)>;
+    fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)>;
 
     /// Whether [`event`](Shelf::event) would find it.
     fn is_known(&mut self, id: EventId) -> bool;
@@ -43,7 +46,7 @@ pub trait Shelf {
     fn count(&mut self, filters: &[Filter], now: Timestamp) -> u64;
 
     /// Served events that have expired by `now`, in any order.
-    fn due(&mut self, now: Timestamp) -> Vec<Summary>;
+    fn due(&mut self, now: Timestamp) -> Vec<EventSummary>;
 
     /// Everything that is served, expired or not, in the order in which it came to be served.
     fn served(&mut self) -> Vec<EventId>;
@@ -53,10 +56,10 @@ pub trait Shelf {
 
     /// Takes the pull requests that went with vanished authors, each once and in any order: in committed batches and, as
     /// far as the store has come, in the open one.
-    fn removed_pulls(&mut self) -> Vec<Summary>;
+    fn removed_pulls(&mut self) -> Vec<EventSummary>;
 
     /// What a registrar is told at boot.
-    fn restored(&mut self) -> Vec<Restored>;
+    fn restored(&mut self) -> Vec<RestoredItem>;
 
     /// Ends the batch as `abort` does, and begins anew with what is durable. Removed pull requests that nobody took are
     /// not told again.
@@ -66,16 +69,16 @@ pub trait Shelf {
 /// Something that a registrar is told at boot, so that it can be sorted and compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Told {
-    /// [`Restored::Served`].
+    /// [`RestoredItem::Served`].
     Served(EventId),
-    /// [`Restored::Exception`].
+    /// [`RestoredItem::Exception`].
     Exception(EventId),
-    /// [`Restored::Held`].
+    /// [`RestoredItem::Held`].
     Held(EventId, Timestamp),
-    /// [`Restored::Todo`].
+    /// [`RestoredItem::Todo`].
     Todo(Todo),
-    /// [`Restored::Staged`].
-    Staged(Upload),
+    /// [`RestoredItem::Upload`].
+    Staged(PendingUpload),
 }
 
 /// What a registrar is told at boot, sorted. Panics if work or uploads are told before events.
@@ -85,11 +88,11 @@ pub fn told(shelf: &mut dyn Shelf) -> Vec<Told> {
         .restored()
         .into_iter()
         .map(|restored| match restored {
-            Restored::Served(event) => Told::Served(event.id),
-            Restored::Exception(event) => Told::Exception(event.id),
-            Restored::Held(event, deadline) => Told::Held(event.id, deadline),
-            Restored::Todo(todo) => Told::Todo(todo),
-            Restored::Staged(upload) => Told::Staged(upload),
+            RestoredItem::Served(event) => Told::Served(event.id),
+            RestoredItem::Exception(event) => Told::Exception(event.id),
+            RestoredItem::Held(event, deadline) => Told::Held(event.id, deadline),
+            RestoredItem::Todo(todo) => Told::Todo(todo),
+            RestoredItem::Upload(upload) => Told::Staged(upload),
         })
         .collect();
     assert!(all.is_sorted_by_key(is_work), "work and uploads come after all events: {all:?}");
@@ -122,11 +125,11 @@ pub const CASES: &[(&str, Case)] = &[
     ("facts see the open batch, readers do not", open_batch),
     ("an aborted batch never happened", abort),
     ("a batch that replaces twice leaves one", replace_in_batch),
-    ("an anchor is something served, by id or coordinate", anchored),
+    ("an anchor is something served, by id or coordinate", references_served),
     ("only the first sixty-four references are tried", anchored_bound),
     ("a name is an exact value of a served event", named),
     ("facts that were not asked for stay at their defaults", unasked),
-    ("the author is here, served or held", author_here),
+    ("the author is here, served or held", author_has_events),
     ("targets of a deletion", targets),
     ("each condition of a filter", conditions),
     ("letters and values are compared exactly", exact_tags),
@@ -170,7 +173,7 @@ pub(crate) const PLENTY: usize = 10_000;
 
 /// An event with a right id and no signature: stores take our word for it.
 #[must_use]
-pub fn draft(author: u8, kind: u16, created_at: u64, tags: &[&[&str]]) -> Arc<Signed> {
+pub fn draft(author: u8, kind: u16, created_at: u64, tags: &[&[&str]]) -> Arc<SignedEvent> {
     draft_owned(author, kind, created_at, crate::signer::owned(tags), String::new())
 }
 
@@ -180,15 +183,15 @@ pub(crate) fn draft_owned(
     created_at: u64,
     tags: Vec<Vec<String>>,
     content: String,
-) -> Arc<Signed> {
+) -> Arc<SignedEvent> {
     let created_at = Timestamp(created_at);
     let mut event = Event { id: EventId([0; 32]), pubkey: key(author), created_at, kind, tags, content, sig: [0; 64] };
-    event.id = EventId(signed_event::hash(&event));
-    Arc::new(Signed::trusted(event))
+    event.id = EventId(signed_event::compute_id(&event));
+    Arc::new(SignedEvent::from_trusted(event))
 }
 
 /// Two versions that differ in a tag, the one with the lower id first.
-fn drafts(author: u8, kind: u16, created_at: u64, d: &str) -> (Arc<Signed>, Arc<Signed>) {
+fn drafts(author: u8, kind: u16, created_at: u64, d: &str) -> (Arc<SignedEvent>, Arc<SignedEvent>) {
     crate::signer::pair(|word| draft(author, kind, created_at, &[&["d", d], &["word", word]]))
 }
 
@@ -196,53 +199,53 @@ pub(crate) fn key(author: u8) -> PublicKey {
     PublicKey([author; 32])
 }
 
-fn write_all(shelf: &mut dyn Shelf, writes: &[Write]) {
+fn write_all(shelf: &mut dyn Shelf, writes: &[StoreWrite]) {
     for write in writes {
         shelf.write(write);
     }
     shelf.commit();
 }
 
-fn put(shelf: &mut dyn Shelf, event: &Arc<Signed>) {
-    write_all(shelf, &[Write::Put(event.clone())]);
+fn put(shelf: &mut dyn Shelf, event: &Arc<SignedEvent>) {
+    write_all(shelf, &[StoreWrite::Put(event.clone())]);
 }
 
-fn hold_one(shelf: &mut dyn Shelf, event: &Arc<Signed>) {
-    write_all(shelf, &[Write::Hold(event.clone(), Timestamp(9))]);
+fn hold_one(shelf: &mut dyn Shelf, event: &Arc<SignedEvent>) {
+    write_all(shelf, &[StoreWrite::Hold(event.clone(), Timestamp(9))]);
 }
 
 fn bury(shelf: &mut dyn Shelf, tombstone: Tombstone) {
-    write_all(shelf, &[Write::Bury(tombstone)]);
+    write_all(shelf, &[StoreWrite::AddTombstone(tombstone)]);
 }
 
-fn facts(shelf: &mut dyn Shelf, event: &Signed) -> Facts {
-    shelf.facts(event, Questions::default())
+fn lookups(shelf: &mut dyn Shelf, event: &SignedEvent) -> EventLookups {
+    shelf.lookups(event, NeededLookups::default())
 }
 
-fn links(shelf: &mut dyn Shelf, event: &Signed) -> (bool, bool) {
-    let facts = shelf.facts(event, Questions { links: true, ..Questions::default() });
-    (facts.anchored, facts.named)
+fn links(shelf: &mut dyn Shelf, event: &SignedEvent) -> (bool, bool) {
+    let lookups = shelf.lookups(event, NeededLookups { links: true, ..NeededLookups::default() });
+    (lookups.references_served, lookups.referenced_by_served)
 }
 
 fn query(shelf: &mut dyn Shelf, filter: Filter) -> Vec<EventId> {
     shelf.query(&[filter], PLENTY, NOW)
 }
 
-fn ids(events: &[&Arc<Signed>]) -> Vec<EventId> {
+fn ids(events: &[&Arc<SignedEvent>]) -> Vec<EventId> {
     events.iter().map(|event| event.id).collect()
 }
 
 fn empty(shelf: &mut dyn Shelf) {
     let event = draft(1, 5, 10, &[&["e", &"a".repeat(64)], &["a", &format!("30617:{}:x", key(1))]]);
-    let all = Questions { links: true, author: true, targets: true };
-    assert_eq!(shelf.facts(&event, all), Facts::default());
+    let all = NeededLookups { links: true, author: true, targets: true };
+    assert_eq!(shelf.lookups(&event, all), EventLookups::default());
     assert_eq!(shelf.query(&[Filter::default()], PLENTY, NOW), []);
     assert_eq!(shelf.query(&[], PLENTY, NOW), []);
     assert_eq!(shelf.count(&[Filter::default()], NOW), 0);
     assert_eq!((shelf.due(NOW), shelf.served(), shelf.held()), (vec![], vec![], vec![]));
     shelf.commit();
     shelf.abort();
-    for write in [Write::Release(event.id), Write::Unhold(event.id), Write::Remove(event.id)] {
+    for write in [StoreWrite::Release(event.id), StoreWrite::DropHeld(event.id), StoreWrite::Remove(event.id)] {
         write_all(shelf, &[write]);
     }
     assert_eq!((shelf.served(), shelf.held()), (vec![], vec![]));
@@ -251,10 +254,10 @@ fn empty(shelf: &mut dyn Shelf) {
 fn put_and_find(shelf: &mut dyn Shelf) {
     let event = draft(1, 1, 10, &[]);
     put(shelf, &event);
-    assert_eq!(facts(shelf, &event), Facts { known: Some(Place::Served), ..Facts::default() });
+    assert_eq!(lookups(shelf, &event), EventLookups { stored: Some(EventStatus::Served), ..EventLookups::default() });
     assert_eq!(query(shelf, Filter::default()), [event.id]);
     assert_eq!(shelf.count(&[Filter::default(), Filter::default()], NOW), 1);
-    assert_eq!(facts(shelf, &draft(1, 1, 11, &[])), Facts::default(), "a regular event has no versions");
+    assert_eq!(lookups(shelf, &draft(1, 1, 11, &[])), EventLookups::default(), "a regular event has no versions");
 }
 
 fn replacement(shelf: &mut dyn Shelf) {
@@ -263,12 +266,16 @@ fn replacement(shelf: &mut dyn Shelf) {
         for event in [&other, &old] {
             put(shelf, event);
         }
-        assert_eq!(facts(shelf, &new).current, Some(old.stamp()), "{kind}");
+        assert_eq!(lookups(shelf, &new).current, Some(old.version()), "{kind}");
         put(shelf, &new);
         let filter = Filter { kinds: Some(vec![kind]), ..Filter::default() };
         assert_eq!(query(shelf, filter), ids(&[&new, &other]), "{kind}");
-        assert_eq!(facts(shelf, &old), Facts { current: Some(new.stamp()), ..Facts::default() }, "{kind}");
-        assert_eq!(facts(shelf, &new).current, Some(new.stamp()), "{kind}");
+        assert_eq!(
+            lookups(shelf, &old),
+            EventLookups { current: Some(new.version()), ..EventLookups::default() },
+            "{kind}"
+        );
+        assert_eq!(lookups(shelf, &new).current, Some(new.version()), "{kind}");
     }
 }
 
@@ -277,7 +284,7 @@ fn same_second(shelf: &mut dyn Shelf) {
     put(shelf, &high);
     put(shelf, &low);
     assert_eq!(shelf.served(), [low.id]);
-    assert_eq!(facts(shelf, &high).current, Some(low.stamp()));
+    assert_eq!(lookups(shelf, &high).current, Some(low.version()));
     let (low, high) = drafts(1, 1, 20, "x");
     put(shelf, &high);
     put(shelf, &low);
@@ -300,21 +307,25 @@ fn coordinates(shelf: &mut dyn Shelf) {
     }
     assert_eq!(shelf.served().len(), listed.len());
     let nameless = draft(1, 30_617, 20, &[&["t", "no d"]]);
-    assert_eq!(facts(shelf, &nameless).current, Some(listed[3].stamp()), "no d is an empty d");
+    assert_eq!(lookups(shelf, &nameless).current, Some(listed[3].version()), "no d is an empty d");
     let twice = draft(1, 30_617, 20, &[&["d", "x"], &["d", "X"]]);
-    assert_eq!(facts(shelf, &twice).current, Some(listed[0].stamp()), "the first d counts");
+    assert_eq!(lookups(shelf, &twice).current, Some(listed[0].version()), "the first d counts");
     let profile = draft(1, 0, 20, &[&["d", "x"]]);
     put(shelf, &profile);
-    assert_eq!(facts(shelf, &draft(1, 0, 21, &[&["d", "y"]])).current, Some(profile.stamp()), "d means nothing there");
+    assert_eq!(
+        lookups(shelf, &draft(1, 0, 21, &[&["d", "y"]])).current,
+        Some(profile.version()),
+        "d means nothing there"
+    );
 }
 
 fn hold(shelf: &mut dyn Shelf) {
     let served = draft(1, 30_618, 10, &[&["d", "x"]]);
     let held = draft(1, 30_618, 11, &[&["d", "x"]]);
     put(shelf, &served);
-    write_all(shelf, &[Write::Hold(held.clone(), Timestamp(77))]);
-    assert_eq!(facts(shelf, &held).known, Some(Place::Held));
-    assert_eq!(facts(shelf, &held).current, Some(served.stamp()), "what is held hides nothing");
+    write_all(shelf, &[StoreWrite::Hold(held.clone(), Timestamp(77))]);
+    assert_eq!(lookups(shelf, &held).stored, Some(EventStatus::Held));
+    assert_eq!(lookups(shelf, &held).current, Some(served.version()), "what is held hides nothing");
     assert_eq!(query(shelf, Filter::default()), [served.id]);
     assert_eq!(query(shelf, Filter { ids: Some(vec![held.id]), ..Filter::default() }), []);
     assert_eq!(shelf.count(&[Filter::default()], NOW), 1);
@@ -328,26 +339,26 @@ fn release(shelf: &mut dyn Shelf) {
     put(shelf, &old);
     hold_one(shelf, &new);
     put(shelf, &between);
-    write_all(shelf, &[Write::Release(new.id)]);
+    write_all(shelf, &[StoreWrite::Release(new.id)]);
     assert_eq!(shelf.served(), ids(&[&between, &new]));
     assert_eq!(shelf.held(), []);
-    assert_eq!(facts(shelf, &new).known, Some(Place::Served));
-    assert_eq!(facts(shelf, &old).known, None);
+    assert_eq!(lookups(shelf, &new).stored, Some(EventStatus::Served));
+    assert_eq!(lookups(shelf, &old).stored, None);
     assert_eq!(query(shelf, Filter { ids: Some(vec![new.id]), ..Filter::default() }), [new.id]);
 }
 
 fn unhold_and_remove(shelf: &mut dyn Shelf) {
     let event = draft(1, 1_618, 10, &[&["c", "ab"], &["a", "x"]]);
     hold_one(shelf, &event);
-    write_all(shelf, &[Write::Remove(event.id)]);
-    assert_eq!(facts(shelf, &event).known, Some(Place::Held), "removing is for what is served");
-    write_all(shelf, &[Write::Unhold(event.id)]);
-    assert_eq!(facts(shelf, &event), Facts::default());
+    write_all(shelf, &[StoreWrite::Remove(event.id)]);
+    assert_eq!(lookups(shelf, &event).stored, Some(EventStatus::Held), "removing is for what is served");
+    write_all(shelf, &[StoreWrite::DropHeld(event.id)]);
+    assert_eq!(lookups(shelf, &event), EventLookups::default());
     put(shelf, &event);
-    write_all(shelf, &[Write::Unhold(event.id)]);
-    assert_eq!(facts(shelf, &event).known, Some(Place::Served), "letting go is for what is held");
-    write_all(shelf, &[Write::Remove(event.id)]);
-    assert_eq!(facts(shelf, &event), Facts::default());
+    write_all(shelf, &[StoreWrite::DropHeld(event.id)]);
+    assert_eq!(lookups(shelf, &event).stored, Some(EventStatus::Served), "letting go is for what is held");
+    write_all(shelf, &[StoreWrite::Remove(event.id)]);
+    assert_eq!(lookups(shelf, &event), EventLookups::default());
     let by_tag = Filter { tags: vec![(b'c', vec!["ab".into()])], ..Filter::default() };
     assert_eq!(query(shelf, by_tag.clone()), []);
     put(shelf, &event);
@@ -356,16 +367,16 @@ fn unhold_and_remove(shelf: &mut dyn Shelf) {
 
 fn sequence(shelf: &mut dyn Shelf) {
     let [a, b, c, d] = [30, 10, 20, 5].map(|at| draft(1, 1, at, &[]));
-    shelf.write(&Write::Put(a.clone()));
-    shelf.write(&Write::Hold(b.clone(), Timestamp(9)));
-    shelf.write(&Write::Put(c.clone()));
+    shelf.write(&StoreWrite::Put(a.clone()));
+    shelf.write(&StoreWrite::Hold(b.clone(), Timestamp(9)));
+    shelf.write(&StoreWrite::Put(c.clone()));
     shelf.commit();
-    shelf.write(&Write::Put(d.clone()));
+    shelf.write(&StoreWrite::Put(d.clone()));
     shelf.abort();
-    write_all(shelf, &[Write::Release(b.id), Write::Put(d.clone())]);
+    write_all(shelf, &[StoreWrite::Release(b.id), StoreWrite::Put(d.clone())]);
     assert_eq!(shelf.served(), ids(&[&a, &c, &b, &d]));
-    write_all(shelf, &[Write::Remove(a.id)]);
-    write_all(shelf, &[Write::Put(a.clone())]);
+    write_all(shelf, &[StoreWrite::Remove(a.id)]);
+    write_all(shelf, &[StoreWrite::Put(a.clone())]);
     assert_eq!(shelf.served(), ids(&[&c, &b, &d, &a]));
     assert_eq!(query(shelf, Filter::default()), ids(&[&a, &c, &b, &d]));
 }
@@ -373,10 +384,10 @@ fn sequence(shelf: &mut dyn Shelf) {
 fn bury_event(shelf: &mut dyn Shelf) {
     let event = draft(1, 1, 10, &[]);
     bury(shelf, Tombstone::Event(key(2), event.id));
-    assert_eq!(facts(shelf, &event).gone, None, "somebody else's deletion");
+    assert_eq!(lookups(shelf, &event).tombstone, None, "somebody else's deletion");
     bury(shelf, Tombstone::Event(key(1), event.id));
-    assert_eq!(facts(shelf, &event).gone, Some(Gone::Deleted));
-    assert_eq!(facts(shelf, &draft(1, 1, 11, &[])).gone, None);
+    assert_eq!(lookups(shelf, &event).tombstone, Some(TombstoneKind::Deleted));
+    assert_eq!(lookups(shelf, &draft(1, 1, 11, &[])).tombstone, None);
 }
 
 fn bury_coordinate(shelf: &mut dyn Shelf) {
@@ -386,31 +397,35 @@ fn bury_coordinate(shelf: &mut dyn Shelf) {
         bury(shelf, Tombstone::Coordinate(coordinate.clone(), Timestamp(up_to)));
     }
     for (time, gone) in [(9, true), (20, true), (21, false)] {
-        assert_eq!(facts(shelf, &at(time)).gone, gone.then_some(Gone::Deleted), "{time}: the larger time stays");
+        assert_eq!(
+            lookups(shelf, &at(time)).tombstone,
+            gone.then_some(TombstoneKind::Deleted),
+            "{time}: the larger time stays"
+        );
     }
     for other in
         [draft(2, 30_618, 9, &[&["d", "x"]]), draft(1, 30_617, 9, &[&["d", "x"]]), draft(1, 30_618, 9, &[&["d", "y"]])]
     {
-        assert_eq!(facts(shelf, &other).gone, None);
+        assert_eq!(lookups(shelf, &other).tombstone, None);
     }
     let profile = draft(1, 0, 5, &[&["d", "anything"]]);
     bury(shelf, Tombstone::Coordinate(profile.coordinate().expect("replaceable"), Timestamp(5)));
-    assert_eq!(facts(shelf, &profile).gone, Some(Gone::Deleted));
+    assert_eq!(lookups(shelf, &profile).tombstone, Some(TombstoneKind::Deleted));
 }
 
 fn bury_withdrawn(shelf: &mut dyn Shelf) {
     let (low, high) = drafts(1, 30_617, 20, "x");
     let repo = RepoId { owner: key(1), identifier: Identifier::new("x").expect("valid") };
-    let early = Stamp { created_at: Timestamp(10), id: low.id };
-    for stamp in [low.stamp(), early] {
-        bury(shelf, Tombstone::Withdrawn(repo.clone(), stamp));
+    let early = EventVersion { created_at: Timestamp(10), id: low.id };
+    for version in [low.version(), early] {
+        bury(shelf, Tombstone::Withdrawn(repo.clone(), version));
     }
-    assert_eq!(facts(shelf, &low).gone, None, "the version that withdrew is not gone itself");
-    assert_eq!(facts(shelf, &high).gone, Some(Gone::Withdrawn), "it loses in the same second");
-    assert_eq!(facts(shelf, &draft(1, 30_617, 19, &[&["d", "x"]])).gone, Some(Gone::Withdrawn));
-    assert_eq!(facts(shelf, &draft(1, 30_617, 21, &[&["d", "x"]])).gone, None);
-    assert_eq!(facts(shelf, &draft(1, 30_618, 19, &[&["d", "x"]])).gone, None, "states are not withdrawn");
-    assert_eq!(facts(shelf, &draft(2, 30_617, 19, &[&["d", "x"]])).gone, None);
+    assert_eq!(lookups(shelf, &low).tombstone, None, "the version that withdrew is not gone itself");
+    assert_eq!(lookups(shelf, &high).tombstone, Some(TombstoneKind::Withdrawn), "it loses in the same second");
+    assert_eq!(lookups(shelf, &draft(1, 30_617, 19, &[&["d", "x"]])).tombstone, Some(TombstoneKind::Withdrawn));
+    assert_eq!(lookups(shelf, &draft(1, 30_617, 21, &[&["d", "x"]])).tombstone, None);
+    assert_eq!(lookups(shelf, &draft(1, 30_618, 19, &[&["d", "x"]])).tombstone, None, "states are not withdrawn");
+    assert_eq!(lookups(shelf, &draft(2, 30_617, 19, &[&["d", "x"]])).tombstone, None);
 }
 
 fn bury_author(shelf: &mut dyn Shelf) {
@@ -437,16 +452,19 @@ fn bury_author(shelf: &mut dyn Shelf) {
     let by_tag = Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() };
     assert_eq!(query(shelf, by_tag), [new.id]);
     assert_eq!(shelf.held().len(), 1, "what is held is let go one by one");
-    assert_eq!(facts(shelf, &old), Facts { gone: Some(Gone::Vanished), ..Facts::default() });
-    assert_eq!(facts(shelf, &announcement).current, None);
-    assert_eq!(facts(shelf, &draft(1, 1, 22, &[])).gone, None, "later ones are welcome again");
-    assert_eq!(facts(shelf, &wrap), Facts::default());
+    assert_eq!(
+        lookups(shelf, &old),
+        EventLookups { tombstone: Some(TombstoneKind::Vanished), ..EventLookups::default() }
+    );
+    assert_eq!(lookups(shelf, &announcement).current, None);
+    assert_eq!(lookups(shelf, &draft(1, 1, 22, &[])).tombstone, None, "later ones are welcome again");
+    assert_eq!(lookups(shelf, &wrap), EventLookups::default());
 }
 
 fn bury_prolific_author(shelf: &mut dyn Shelf) {
-    let total = limits::REMOVAL_SLICE as u64 + 500;
+    let total = limits::REMOVAL_SLICE_EVENTS as u64 + 500;
     for at in 0..total {
-        shelf.write(&Write::Put(draft(1, 1, at, &[&["t", "x"]])));
+        shelf.write(&StoreWrite::Put(draft(1, 1, at, &[&["t", "x"]])));
     }
     let reply = draft(1, 1, total - 1, &[&["t", "x"]]).id.to_string();
     let other = draft(2, 1, 10, &[&["t", "x"], &["e", &reply]]);
@@ -459,27 +477,27 @@ fn bury_prolific_author(shelf: &mut dyn Shelf) {
     let by_tag = Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() };
     assert_eq!(query(shelf, by_author.clone()), [last.id]);
     assert_eq!(shelf.count(std::slice::from_ref(&by_tag), NOW), 2);
-    assert_eq!(facts(shelf, &draft(1, 1, 3, &[&["t", "x"]])).known, None);
+    assert_eq!(lookups(shelf, &draft(1, 1, 3, &[&["t", "x"]])).stored, None);
     bury(shelf, Tombstone::Author(key(1), Timestamp(total)));
     assert_eq!((query(shelf, by_author), query(shelf, by_tag)), (vec![], vec![other.id]));
     assert_eq!(links(shelf, &other), (false, false));
-    let author = Questions { author: true, ..Questions::default() };
-    assert!(!shelf.facts(&draft(1, 1, total + 1, &[]), author).author_here);
+    let author = NeededLookups { author: true, ..NeededLookups::default() };
+    assert!(!shelf.lookups(&draft(1, 1, total + 1, &[]), author).author_has_events);
 }
 
 fn gone_priority(shelf: &mut dyn Shelf) {
     let event = draft(1, 30_617, 10, &[&["d", "x"]]);
     let repo = RepoId { owner: key(1), identifier: Identifier::new("x").expect("valid") };
-    let stamp = Stamp { created_at: Timestamp(11), id: event.id };
+    let version = EventVersion { created_at: Timestamp(11), id: event.id };
     let tombstones = [
-        (Tombstone::Withdrawn(repo, stamp), Gone::Withdrawn),
-        (Tombstone::Coordinate(event.coordinate().expect("addressable"), Timestamp(10)), Gone::Deleted),
-        (Tombstone::Event(key(1), event.id), Gone::Deleted),
-        (Tombstone::Author(key(1), Timestamp(10)), Gone::Vanished),
+        (Tombstone::Withdrawn(repo, version), TombstoneKind::Withdrawn),
+        (Tombstone::Coordinate(event.coordinate().expect("addressable"), Timestamp(10)), TombstoneKind::Deleted),
+        (Tombstone::Event(key(1), event.id), TombstoneKind::Deleted),
+        (Tombstone::Author(key(1), Timestamp(10)), TombstoneKind::Vanished),
     ];
     for (tombstone, gone) in tombstones {
         bury(shelf, tombstone);
-        assert_eq!(facts(shelf, &event).gone, Some(gone));
+        assert_eq!(lookups(shelf, &event).tombstone, Some(gone));
     }
 }
 
@@ -497,10 +515,10 @@ fn expiry(shelf: &mut dyn Shelf) {
         assert_eq!(shelf.count(&[Filter::default()], now), visible as u64, "{now}");
         assert_eq!(shelf.due(now).len(), due, "{now}");
     }
-    assert_eq!(shelf.due(Timestamp(50)), [Summary::of(&soon)]);
+    assert_eq!(shelf.due(Timestamp(50)), [EventSummary::new(&soon)]);
     assert_eq!(shelf.query(&[Filter { limit: Some(1), ..Filter::default() }], PLENTY, Timestamp(59)), [later.id]);
-    assert_eq!(facts(shelf, &soon).known, Some(Place::Served), "until it is swept");
-    write_all(shelf, &[Write::Remove(soon.id)]);
+    assert_eq!(lookups(shelf, &soon).stored, Some(EventStatus::Served), "until it is swept");
+    write_all(shelf, &[StoreWrite::Remove(soon.id)]);
     assert_eq!(shelf.due(Timestamp(59)), []);
 }
 
@@ -516,16 +534,16 @@ fn expiry_nonsense(shelf: &mut dyn Shelf) {
 fn open_batch(shelf: &mut dyn Shelf) {
     let issue = draft(1, 1_621, 10, &[&["q", &"c".repeat(64)]]);
     let comment = draft(2, 1_111, 11, &[&["E", &issue.id.to_string()]]);
-    shelf.write(&Write::Put(issue.clone()));
-    assert_eq!(facts(shelf, &issue).known, Some(Place::Served));
+    shelf.write(&StoreWrite::Put(issue.clone()));
+    assert_eq!(lookups(shelf, &issue).stored, Some(EventStatus::Served));
     assert_eq!(links(shelf, &comment), (true, false), "the one before it, in the same batch");
     assert_eq!((query(shelf, Filter::default()), shelf.served()), (vec![], vec![]), "no answer before the commit");
-    shelf.write(&Write::Bury(Tombstone::Event(key(2), comment.id)));
-    assert_eq!(facts(shelf, &comment).gone, Some(Gone::Deleted));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Event(key(2), comment.id)));
+    assert_eq!(lookups(shelf, &comment).tombstone, Some(TombstoneKind::Deleted));
     shelf.commit();
     assert_eq!(query(shelf, Filter::default()), [issue.id]);
-    shelf.write(&Write::Remove(issue.id));
-    assert_eq!(facts(shelf, &issue).known, None);
+    shelf.write(&StoreWrite::Remove(issue.id));
+    assert_eq!(lookups(shelf, &issue).stored, None);
     assert_eq!(query(shelf, Filter::default()), [issue.id]);
     shelf.commit();
     assert_eq!(query(shelf, Filter::default()), []);
@@ -537,35 +555,35 @@ fn abort(shelf: &mut dyn Shelf) {
     put(shelf, &kept);
     hold_one(shelf, &held);
     for write in [
-        Write::Release(held.id),
-        Write::Remove(held.id),
-        Write::Put(draft(2, 1, 5, &[])),
-        Write::Hold(draft(2, 1, 6, &[]), Timestamp(1)),
-        Write::Bury(Tombstone::Author(key(1), Timestamp(99))),
-        Write::Bury(Tombstone::Event(key(1), kept.id)),
-        Write::Bury(Tombstone::Coordinate(kept.coordinate().expect("addressable"), Timestamp(99))),
+        StoreWrite::Release(held.id),
+        StoreWrite::Remove(held.id),
+        StoreWrite::Put(draft(2, 1, 5, &[])),
+        StoreWrite::Hold(draft(2, 1, 6, &[]), Timestamp(1)),
+        StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(99))),
+        StoreWrite::AddTombstone(Tombstone::Event(key(1), kept.id)),
+        StoreWrite::AddTombstone(Tombstone::Coordinate(kept.coordinate().expect("addressable"), Timestamp(99))),
     ] {
         shelf.write(&write);
     }
     shelf.abort();
     assert_eq!(
-        facts(shelf, &kept),
-        Facts { known: Some(Place::Served), current: Some(kept.stamp()), ..Facts::default() }
+        lookups(shelf, &kept),
+        EventLookups { stored: Some(EventStatus::Served), current: Some(kept.version()), ..EventLookups::default() }
     );
     assert_eq!((shelf.served(), shelf.held()), (vec![kept.id], vec![(held.id, Timestamp(9))]));
     assert_eq!(query(shelf, Filter::default()), [kept.id]);
-    write_all(shelf, &[Write::Release(held.id)]);
+    write_all(shelf, &[StoreWrite::Release(held.id)]);
     assert_eq!(shelf.served(), [held.id]);
 }
 
 fn replace_in_batch(shelf: &mut dyn Shelf) {
     let [a, b, c] = [10, 11, 12].map(|at| draft(1, 30_617, at, &[&["d", "x"], &["t", "x"]]));
-    write_all(shelf, &[Write::Put(a), Write::Put(b.clone()), Write::Put(c.clone())]);
+    write_all(shelf, &[StoreWrite::Put(a), StoreWrite::Put(b.clone()), StoreWrite::Put(c.clone())]);
     assert_eq!(query(shelf, Filter { tags: vec![(b't', vec!["x".into()])], ..Filter::default() }), [c.id]);
     assert_eq!(shelf.count(&[Filter { ids: Some(vec![b.id]), ..Filter::default() }], NOW), 0);
 }
 
-fn anchored(shelf: &mut dyn Shelf) {
+fn references_served(shelf: &mut dyn Shelf) {
     let announcement = draft(1, 30_617, 10, &[&["d", "x:y"]]);
     let profile = draft(1, 0, 10, &[]);
     let held = draft(1, 30_617, 10, &[&["d", "held"]]);
@@ -605,7 +623,7 @@ fn anchored(shelf: &mut dyn Shelf) {
 fn anchored_bound(shelf: &mut dyn Shelf) {
     let root = draft(1, 1, 10, &[]);
     put(shelf, &root);
-    for (before, yes) in [(limits::MAX_REFERENCES - 1, true), (limits::MAX_REFERENCES, false)] {
+    for (before, yes) in [(limits::MAX_EVENT_REFERENCES - 1, true), (limits::MAX_EVENT_REFERENCES, false)] {
         let mut tags: Vec<Vec<String>> = (0..before).map(|nth| vec!["e".into(), format!("{nth:064x}")]).collect();
         tags.insert(0, vec!["p".into(), "no reference".into()]);
         tags.push(vec!["E".into(), root.id.to_string()]);
@@ -638,9 +656,9 @@ fn named(shelf: &mut dyn Shelf) {
         let namer = draft(1, 1_621, 10, &[&tag]);
         hold_one(shelf, &namer);
         assert_eq!(links(shelf, event), (false, false), "{tag:?} held");
-        write_all(shelf, &[Write::Release(namer.id)]);
+        write_all(shelf, &[StoreWrite::Release(namer.id)]);
         assert_eq!(links(shelf, event), (false, yes), "{tag:?}");
-        write_all(shelf, &[Write::Remove(namer.id)]);
+        write_all(shelf, &[StoreWrite::Remove(namer.id)]);
         assert_eq!(links(shelf, event), (false, false), "{tag:?} removed");
     }
 }
@@ -651,25 +669,31 @@ fn unasked(shelf: &mut dyn Shelf) {
     let namer = draft(1, 1, 12, &[&["e", &request.id.to_string()]]);
     put(shelf, &root);
     put(shelf, &namer);
-    assert_eq!(facts(shelf, &request), Facts::default());
-    let all = shelf.facts(&request, Questions { links: true, author: true, targets: true });
-    let target = Target { event: Summary::of(&root), place: Place::Served };
+    assert_eq!(lookups(shelf, &request), EventLookups::default());
+    let all = shelf.lookups(&request, NeededLookups { links: true, author: true, targets: true });
+    let target = DeletionTarget { event: EventSummary::new(&root), status: EventStatus::Served };
     assert_eq!(
         all,
-        Facts { anchored: true, named: false, author_here: true, targets: vec![target], ..Facts::default() }
+        EventLookups {
+            references_served: true,
+            referenced_by_served: false,
+            author_has_events: true,
+            targets: vec![target],
+            ..EventLookups::default()
+        }
     );
 }
 
-fn author_here(shelf: &mut dyn Shelf) {
-    let author = Questions { author: true, ..Questions::default() };
+fn author_has_events(shelf: &mut dyn Shelf) {
+    let author = NeededLookups { author: true, ..NeededLookups::default() };
     put(shelf, &draft(1, 1, 10, &[&["p", &key(3).to_string()]]));
     let held = draft(2, 1, 10, &[]);
     hold_one(shelf, &held);
     for (who, here) in [(1, true), (2, true), (3, false)] {
-        assert_eq!(shelf.facts(&draft(who, 5, 11, &[]), author).author_here, here, "{who}");
+        assert_eq!(shelf.lookups(&draft(who, 5, 11, &[]), author).author_has_events, here, "{who}");
     }
-    write_all(shelf, &[Write::Unhold(held.id)]);
-    assert!(!shelf.facts(&draft(2, 5, 11, &[]), author).author_here);
+    write_all(shelf, &[StoreWrite::DropHeld(held.id)]);
+    assert!(!shelf.lookups(&draft(2, 5, 11, &[]), author).author_has_events);
 }
 
 fn targets(shelf: &mut dyn Shelf) {
@@ -681,21 +705,21 @@ fn targets(shelf: &mut dyn Shelf) {
         put(shelf, event);
     }
     hold_one(shelf, &held);
-    let at = |event: &Signed| event.coordinate().expect("addressable").to_string();
+    let at = |event: &SignedEvent| event.coordinate().expect("addressable").to_string();
     let mut ask = |tags: &[&[&str]]| {
-        shelf.facts(&draft(1, 5, 20, tags), Questions { targets: true, ..Questions::default() }).targets
+        shelf.lookups(&draft(1, 5, 20, tags), NeededLookups { targets: true, ..NeededLookups::default() }).targets
     };
-    let target = |event: &Signed, place| Target { event: Summary::of(event), place };
-    let served = target(&state, Place::Served);
-    assert_eq!(ask(&[&["e", &held.id.to_string()]]), [target(&held, Place::Held)]);
-    assert_eq!(ask(&[&["e", &foreign.id.to_string()]]), [target(&foreign, Place::Served)], "whoever made it");
-    assert_eq!(ask(&[&["e", &newer.id.to_string()]]), [target(&newer, Place::Served)], "whenever it was made");
+    let target = |event: &SignedEvent, status| DeletionTarget { event: EventSummary::new(event), status };
+    let served = target(&state, EventStatus::Served);
+    assert_eq!(ask(&[&["e", &held.id.to_string()]]), [target(&held, EventStatus::Held)]);
+    assert_eq!(ask(&[&["e", &foreign.id.to_string()]]), [target(&foreign, EventStatus::Served)], "whoever made it");
+    assert_eq!(ask(&[&["e", &newer.id.to_string()]]), [target(&newer, EventStatus::Served)], "whenever it was made");
     assert_eq!(ask(&[&["a", &at(&state)]]), std::slice::from_ref(&served), "served at the coordinate, not held");
     assert_eq!(ask(&[&["a", &at(&foreign)]]), [], "somebody else's coordinate");
     assert_eq!(ask(&[&["a", &at(&newer)]]), [], "later than the request");
     assert_eq!(ask(&[&["e", "zz"], &["e"], &["a", "nothing"], &["E", &state.id.to_string()]]), []);
     assert_eq!(ask(&[&["e", "zz", &state.id.to_string()]]), []);
-    let mut both = vec![target(&held, Place::Held), served];
+    let mut both = vec![target(&held, EventStatus::Held), served];
     both.sort_unstable();
     let id = state.id.to_string();
     assert_eq!(ask(&[&["e", &id], &["a", &at(&state)], &["e", &id], &["e", &held.id.to_string()]]), both, "each once");
@@ -794,6 +818,6 @@ fn long_values(shelf: &mut dyn Shelf) {
             let filter = Filter { tags: vec![(letter, vec![format!("{long}{end}")])], ..Filter::default() };
             assert_eq!(query(shelf, filter), [event.id]);
         }
-        assert_eq!(facts(shelf, event).current, Some(event.stamp()));
+        assert_eq!(lookups(shelf, event).current, Some(event.version()));
     }
 }

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use grasp_core::admission::io::{Facts, Gone, Questions, Restored, Summary, Target, Todo, Tombstone, Upload, Write};
-use grasp_core::admission::moderation::Shelves;
+use grasp_core::admission::io::{
+    DeletionTarget, EventLookups, EventSummary, NeededLookups, PendingUpload, RestoredItem, StoreWrite, Todo,
+    Tombstone, TombstoneKind,
+};
+use grasp_core::admission::moderation::ServedEvents;
 use grasp_core::limits;
-use grasp_core::nostr::event::{Coordinate, Event, EventId, Stamp, supersedes};
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
-use grasp_core::repo::catalog::Place;
-use grasp_core::repo::{RepoId, Site};
+use grasp_core::nostr::event::{Coordinate, Event, EventId, EventVersion, supersedes};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::{RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 
 use crate::store_contract::Shelf;
@@ -23,28 +26,28 @@ pub struct Memory {
     /// What was there at the last commit, if anything was written since.
     committed: Option<Box<Rows>>,
     /// Pull requests that went with their authors in committed batches and of which nobody has been told yet.
-    removed_pulls: Vec<Summary>,
+    removed_pulls: Vec<EventSummary>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rows {
     served: BTreeMap<EventId, Served>,
-    held: BTreeMap<EventId, (Arc<Signed>, Timestamp)>,
+    held: BTreeMap<EventId, (Arc<SignedEvent>, Timestamp)>,
     deleted: BTreeSet<(PublicKey, EventId)>,
     deleted_until: BTreeMap<Coordinate, Timestamp>,
     vanished_until: BTreeMap<PublicKey, Timestamp>,
-    withdrawn: BTreeMap<RepoId, Stamp>,
+    withdrawn: BTreeMap<RepoId, EventVersion>,
     exceptions: BTreeSet<EventId>,
     todo: BTreeSet<Todo>,
-    staged: BTreeMap<(Site, EventId), Upload>,
+    staged: BTreeMap<(RepoPath, EventId), PendingUpload>,
     /// The same of the open batch.
-    removed_pulls: Vec<Summary>,
+    removed_pulls: Vec<EventSummary>,
     next_seq: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Served {
-    event: Arc<Signed>,
+    event: Arc<SignedEvent>,
     seq: u64,
 }
 
@@ -58,34 +61,34 @@ impl Memory {
     /// What a registrar is told at boot: served announcements and states, everything that is held, what is to be done
     /// and what is staged.
     #[must_use]
-    pub fn restored(&self) -> Vec<Restored> {
+    pub fn restored(&self) -> Vec<RestoredItem> {
         let rows = self.readable();
         let served = rows.in_sequence().filter(|event| matches!(event.kind, kinds::ANNOUNCEMENT | kinds::STATE));
-        let held = rows.held.values().map(|(event, deadline)| Restored::Held(event.clone(), *deadline));
-        let as_served = |event: &Arc<Signed>| match rows.exceptions.contains(&event.id) {
-            true => Restored::Exception(event.clone()),
-            false => Restored::Served(event.clone()),
+        let held = rows.held.values().map(|(event, deadline)| RestoredItem::Held(event.clone(), *deadline));
+        let as_served = |event: &Arc<SignedEvent>| match rows.exceptions.contains(&event.id) {
+            true => RestoredItem::Exception(event.clone()),
+            false => RestoredItem::Served(event.clone()),
         };
-        let todo = rows.todo.iter().cloned().map(Restored::Todo);
-        let staged = rows.staged.values().cloned().map(Restored::Staged);
+        let todo = rows.todo.iter().cloned().map(RestoredItem::Todo);
+        let staged = rows.staged.values().cloned().map(RestoredItem::Upload);
         served.map(as_served).chain(held).chain(todo).chain(staged).collect()
     }
 
     /// The served events, in the order in which they came to be served.
-    pub fn served_events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+    pub fn served_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().in_sequence()
     }
 
     /// The held events, by id.
-    pub fn held_events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+    pub fn held_events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.readable().held.values().map(|(event, _)| event)
     }
 
     /// Whether an event is served, held or neither, and whether it was taken away for good.
     #[must_use]
-    pub fn whereabouts(&self, event: &Event) -> (Option<Place>, Option<Gone>) {
+    pub fn whereabouts(&self, event: &Event) -> (Option<EventStatus>, Option<TombstoneKind>) {
         let rows = self.readable();
-        (rows.place(event.id), rows.gone(event))
+        (rows.status(event.id), rows.gone(event))
     }
 
     /// When a served event came to be served: its place in the sequence.
@@ -96,13 +99,13 @@ impl Memory {
 
     /// An event that is here, served or held.
     #[must_use]
-    pub fn text_of(&self, id: EventId) -> Option<Arc<Signed>> {
+    pub fn text_of(&self, id: EventId) -> Option<Arc<SignedEvent>> {
         self.readable().known(id).cloned()
     }
 
     /// The events that came to be served after this one, in order.
     #[must_use]
-    pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<Signed>)> {
+    pub fn served_after(&self, seq: u64) -> Vec<(u64, Arc<SignedEvent>)> {
         let newer = self.readable().served.values().filter(|served| served.seq > seq);
         let mut newer: Vec<_> = newer.map(|served| (served.seq, served.event.clone())).collect();
         newer.sort_unstable_by_key(|(seq, _)| *seq);
@@ -115,11 +118,11 @@ impl Memory {
 }
 
 impl Shelf for Memory {
-    fn facts(&mut self, event: &Signed, questions: Questions) -> Facts {
-        self.rows.facts(event, questions)
+    fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
+        self.rows.lookups(event, needed)
     }
 
-    fn write(&mut self, write: &Write) {
+    fn write(&mut self, write: &StoreWrite) {
         if self.committed.is_none() {
             self.committed = Some(Box::new(self.rows.clone()));
         }
@@ -137,21 +140,21 @@ impl Shelf for Memory {
         }
     }
 
-    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)> {
-        Some((self.rows.known(id)?.clone(), self.rows.place(id)?))
+    fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)> {
+        Some((self.rows.known(id)?.clone(), self.rows.status(id)?))
     }
 
     fn is_known(&mut self, id: EventId) -> bool {
         self.rows.known(id).is_some()
     }
 
-    fn removed_pulls(&mut self) -> Vec<Summary> {
+    fn removed_pulls(&mut self) -> Vec<EventSummary> {
         let mut removed = std::mem::take(&mut self.removed_pulls);
         removed.append(&mut self.rows.removed_pulls);
         removed
     }
 
-    fn restored(&mut self) -> Vec<Restored> {
+    fn restored(&mut self) -> Vec<RestoredItem> {
         Memory::restored(self)
     }
 
@@ -176,9 +179,9 @@ impl Shelf for Memory {
         filters.iter().flat_map(|filter| rows.matches(filter, now)).collect::<BTreeSet<_>>().len() as u64
     }
 
-    fn due(&mut self, now: Timestamp) -> Vec<Summary> {
+    fn due(&mut self, now: Timestamp) -> Vec<EventSummary> {
         let rows = self.readable();
-        rows.events().filter(|event| is_over(event, now)).map(|event| Summary::of(event)).collect()
+        rows.events().filter(|event| is_over(event, now)).map(|event| EventSummary::new(event)).collect()
     }
 
     fn served(&mut self) -> Vec<EventId> {
@@ -190,28 +193,28 @@ impl Shelf for Memory {
     }
 }
 
-impl Shelves for Memory {
-    type Problem = Infallible;
+impl ServedEvents for Memory {
+    type Error = Infallible;
 
-    fn of_author(&self, author: PublicKey, most: usize) -> Result<Vec<Summary>, Infallible> {
+    fn by_author(&self, author: PublicKey, most: usize) -> Result<Vec<EventSummary>, Infallible> {
         let its = self.rows.events().filter(|event| event.pubkey == author);
-        Ok(its.take(most).map(|event| Summary::of(event)).collect())
+        Ok(its.take(most).map(|event| EventSummary::new(event)).collect())
     }
 
-    fn summary(&self, id: EventId) -> Result<Option<Summary>, Infallible> {
-        Ok(self.rows.served.get(&id).map(|served| Summary::of(&served.event)))
+    fn summary(&self, id: EventId) -> Result<Option<EventSummary>, Infallible> {
+        Ok(self.rows.served.get(&id).map(|served| EventSummary::new(&served.event)))
     }
 
-    fn event(&self, id: EventId) -> Result<Option<Arc<Signed>>, Infallible> {
+    fn event(&self, id: EventId) -> Result<Option<Arc<SignedEvent>>, Infallible> {
         Ok(self.rows.served.get(&id).map(|served| served.event.clone()))
     }
 
-    fn at(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Infallible> {
+    fn at_coordinate(&self, coordinate: &Coordinate) -> Result<Option<EventId>, Infallible> {
         Ok(self.rows.at(coordinate).map(|event| event.id))
     }
 
-    fn tagged(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Infallible> {
-        let has = |event: &&Arc<Signed>| event.indexed_tags().any(|tag| tag == (letter, value));
+    fn by_tag(&self, letter: u8, value: &str, behind: usize, most: usize) -> Result<Vec<EventId>, Infallible> {
+        let has = |event: &&Arc<SignedEvent>| event.indexed_tags().any(|tag| tag == (letter, value));
         Ok(self.rows.events().filter(has).skip(behind).take(most).map(|event| event.id).collect())
     }
 }
@@ -224,11 +227,11 @@ fn is_over(event: &Event, now: Timestamp) -> bool {
 type NewestFirst = (std::cmp::Reverse<Timestamp>, EventId);
 
 impl Rows {
-    fn events(&self) -> impl Iterator<Item = &Arc<Signed>> {
+    fn events(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         self.served.values().map(|served| &served.event)
     }
 
-    fn in_sequence(&self) -> impl Iterator<Item = &Arc<Signed>> {
+    fn in_sequence(&self) -> impl Iterator<Item = &Arc<SignedEvent>> {
         let mut served: Vec<&Served> = self.served.values().collect();
         served.sort_unstable_by_key(|served| served.seq);
         served.into_iter().map(|served| &served.event)
@@ -240,60 +243,61 @@ impl Rows {
             .map(|event| (std::cmp::Reverse(event.created_at), event.id))
     }
 
-    fn place(&self, id: EventId) -> Option<Place> {
+    fn status(&self, id: EventId) -> Option<EventStatus> {
         if self.served.contains_key(&id) {
-            Some(Place::Served)
+            Some(EventStatus::Served)
         } else {
-            self.held.contains_key(&id).then_some(Place::Held)
+            self.held.contains_key(&id).then_some(EventStatus::Held)
         }
     }
 
-    fn known(&self, id: EventId) -> Option<&Arc<Signed>> {
+    fn known(&self, id: EventId) -> Option<&Arc<SignedEvent>> {
         let held = self.held.get(&id).map(|(event, _)| event);
         self.served.get(&id).map(|served| &served.event).or(held)
     }
 
-    fn at(&self, coordinate: &Coordinate) -> Option<&Arc<Signed>> {
+    fn at(&self, coordinate: &Coordinate) -> Option<&Arc<SignedEvent>> {
         let Coordinate { kind, pubkey, d } = coordinate;
-        let near = |event: &&Arc<Signed>| event.kind == *kind && event.pubkey == *pubkey;
+        let near = |event: &&Arc<SignedEvent>| event.kind == *kind && event.pubkey == *pubkey;
         self.events().filter(near).find(|event| event.coordinate().is_some_and(|at| at.d == *d))
     }
 
-    fn gone(&self, event: &Event) -> Option<Gone> {
+    fn gone(&self, event: &Event) -> Option<TombstoneKind> {
         let coordinate = event.coordinate();
         let until = |time: Option<&Timestamp>| time.is_some_and(|time| event.created_at <= *time);
         let withdrawn = || {
-            let repo = coordinate.as_ref().filter(|at| at.kind == kinds::ANNOUNCEMENT).and_then(RepoId::of)?;
+            let repo =
+                coordinate.as_ref().filter(|at| at.kind == kinds::ANNOUNCEMENT).and_then(RepoId::from_coordinate)?;
             self.withdrawn.get(&repo).copied()
         };
         if until(self.vanished_until.get(&event.pubkey)) {
-            Some(Gone::Vanished)
+            Some(TombstoneKind::Vanished)
         } else if self.deleted.contains(&(event.pubkey, event.id))
             || until(coordinate.as_ref().and_then(|at| self.deleted_until.get(at)))
         {
-            Some(Gone::Deleted)
+            Some(TombstoneKind::Deleted)
         } else {
-            withdrawn().filter(|stamp| supersedes(*stamp, event.stamp())).map(|_| Gone::Withdrawn)
+            withdrawn().filter(|version| supersedes(*version, event.version())).map(|_| TombstoneKind::Withdrawn)
         }
     }
 
-    fn facts(&self, event: &Signed, questions: Questions) -> Facts {
-        let by_author = |other: &Arc<Signed>| other.pubkey == event.pubkey;
-        Facts {
-            known: self.place(event.id),
-            gone: self.gone(event),
-            current: event.coordinate().and_then(|at| self.at(&at)).map(|served| served.stamp()),
-            anchored: questions.links && self.is_anchored(event),
-            named: questions.links && !self.is_anchored(event) && self.is_named(event),
-            author_here: questions.author
+    fn lookups(&self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
+        let by_author = |other: &Arc<SignedEvent>| other.pubkey == event.pubkey;
+        EventLookups {
+            stored: self.status(event.id),
+            tombstone: self.gone(event),
+            current: event.coordinate().and_then(|at| self.at(&at)).map(|served| served.version()),
+            references_served: needed.links && self.is_anchored(event),
+            referenced_by_served: needed.links && !self.is_anchored(event) && self.is_named(event),
+            author_has_events: needed.author
                 && (self.events().any(by_author) || self.held.values().any(|(event, _)| by_author(event))),
-            targets: if questions.targets { self.targets(event) } else { Vec::new() },
+            targets: if needed.targets { self.targets(event) } else { Vec::new() },
         }
     }
 
     fn is_anchored(&self, event: &Event) -> bool {
         let references = event.indexed_tags().filter(|(letter, _)| b"aAqeE".contains(letter));
-        references.take(limits::MAX_REFERENCES).any(|(letter, value)| {
+        references.take(limits::MAX_EVENT_REFERENCES).any(|(letter, value)| {
             let by_id = || b"eEq".contains(&letter) && EventId::from_hex(value).is_some_and(|id| self.is_served(id));
             let by_coordinate =
                 || b"aAq".contains(&letter) && Coordinate::parse(value).is_some_and(|at| self.at(&at).is_some());
@@ -304,7 +308,7 @@ impl Rows {
     fn is_named(&self, event: &Event) -> bool {
         let id = event.id.to_string();
         let mut addresses: Vec<String> = event.coordinate().iter().map(ToString::to_string).collect();
-        if kinds::class(event.kind) == kinds::Class::Replaceable {
+        if kinds::class(event.kind) == kinds::KindClass::Replaceable {
             addresses.push(format!("{}:{}", event.kind, event.pubkey));
         }
         self.events().flat_map(|served| served.indexed_tags()).any(|(letter, value)| {
@@ -317,10 +321,10 @@ impl Rows {
         self.served.contains_key(&id)
     }
 
-    fn targets(&self, request: &Event) -> Vec<Target> {
+    fn targets(&self, request: &Event) -> Vec<DeletionTarget> {
         let target = |event: &Event| {
-            let place = self.place(event.id)?;
-            Some(Target { event: Summary::of(event), place })
+            let status = self.status(event.id)?;
+            Some(DeletionTarget { event: EventSummary::new(event), status })
         };
         let by_id = request.values("e").filter_map(EventId::from_hex).filter_map(|id| self.known(id));
         let by_coordinate = request
@@ -329,57 +333,57 @@ impl Rows {
             .filter(|at| at.pubkey == request.pubkey)
             .filter_map(|at| self.at(&at))
             .filter(|event| event.created_at <= request.created_at);
-        let found: BTreeSet<Target> = by_id.chain(by_coordinate).filter_map(|event| target(event)).collect();
+        let found: BTreeSet<DeletionTarget> = by_id.chain(by_coordinate).filter_map(|event| target(event)).collect();
         found.into_iter().collect()
     }
 
-    fn apply(&mut self, write: &Write) {
+    fn apply(&mut self, write: &StoreWrite) {
         match write {
-            Write::Put(event) => self.serve(event.clone()),
-            Write::Except(id) => {
+            StoreWrite::Put(event) => self.serve(event.clone()),
+            StoreWrite::MarkException(id) => {
                 self.exceptions.insert(*id);
             }
-            Write::Hold(event, deadline) => {
+            StoreWrite::Hold(event, deadline) => {
                 self.held.insert(event.id, (event.clone(), *deadline));
             }
-            Write::Extend(id, deadline) => {
+            StoreWrite::ExtendHold(id, deadline) => {
                 if let Some((_, until)) = self.held.get_mut(id) {
                     *until = *deadline;
                 }
             }
-            Write::Release(id) => {
+            StoreWrite::Release(id) => {
                 if let Some((event, _)) = self.held.remove(id) {
                     self.serve(event);
                 }
             }
-            Write::Unhold(id) => {
+            StoreWrite::DropHeld(id) => {
                 self.held.remove(id);
             }
-            Write::Remove(id) => drop(self.unserve(*id)),
-            Write::Bury(tombstone) => self.bury(tombstone),
-            Write::Todo(todo) => {
+            StoreWrite::Remove(id) => drop(self.unserve(*id)),
+            StoreWrite::AddTombstone(tombstone) => self.bury(tombstone),
+            StoreWrite::AddTodo(todo) => {
                 self.todo.insert(todo.clone());
             }
-            Write::Done(todo) => {
+            StoreWrite::RemoveTodo(todo) => {
                 self.todo.remove(todo);
             }
-            Write::Stage(upload) => {
-                self.staged.insert((upload.site.clone(), upload.event), upload.clone());
+            StoreWrite::AddUpload(upload) => {
+                self.staged.insert((upload.repo_path.clone(), upload.event), upload.clone());
             }
-            Write::Unstage(site, event) => {
-                self.staged.remove(&(site.clone(), *event));
+            StoreWrite::RemoveUpload(repo_path, event) => {
+                self.staged.remove(&(repo_path.clone(), *event));
             }
         }
     }
 
     /// Stops serving an event. That it was an exception is forgotten with it.
-    fn unserve(&mut self, id: EventId) -> Option<Arc<Signed>> {
+    fn unserve(&mut self, id: EventId) -> Option<Arc<SignedEvent>> {
         let served = self.served.remove(&id)?;
         self.exceptions.remove(&id);
         Some(served.event)
     }
 
-    fn serve(&mut self, event: Arc<Signed>) {
+    fn serve(&mut self, event: Arc<SignedEvent>) {
         let stands_there = event.coordinate().and_then(|at| self.at(&at)).map(|old| old.id);
         if let Some(old) = stands_there {
             self.unserve(old);
@@ -397,24 +401,24 @@ impl Rows {
                 let until = self.deleted_until.entry(at.clone()).or_insert(*up_to);
                 *until = (*until).max(*up_to);
             }
-            Tombstone::Withdrawn(repo, stamp) => {
-                let kept = self.withdrawn.entry(repo.clone()).or_insert(*stamp);
-                if supersedes(*stamp, *kept) {
-                    *kept = *stamp;
+            Tombstone::Withdrawn(repo, version) => {
+                let kept = self.withdrawn.entry(repo.clone()).or_insert(*version);
+                if supersedes(*version, *kept) {
+                    *kept = *version;
                 }
             }
             Tombstone::Author(author, up_to) => {
                 let until = self.vanished_until.entry(*author).or_insert(*up_to);
                 *until = (*until).max(*up_to);
                 let hex = author.to_string();
-                let goes = |event: &&Arc<Signed>| {
+                let goes = |event: &&Arc<SignedEvent>| {
                     let own = event.pubkey == *author && event.kind != kinds::VANISH;
                     let wrapped = event.kind == kinds::GIFT_WRAP && event.values("p").any(|key| key == hex);
                     event.created_at <= *up_to && (own || wrapped)
                 };
                 for id in self.events().filter(goes).map(|event| event.id).collect::<Vec<_>>() {
                     let gone = self.unserve(id).filter(|event| kinds::is_pull_request(event.kind));
-                    self.removed_pulls.extend(gone.map(|event| Summary::of(&event)));
+                    self.removed_pulls.extend(gone.map(|event| EventSummary::new(&event)));
                 }
             }
         }

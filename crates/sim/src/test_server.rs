@@ -15,19 +15,19 @@ mod transaction;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use grasp_core::admission::Registrar;
-use grasp_core::admission::git_job::Order;
-use grasp_core::admission::io::{Input, PushId, Source, Submission, Ticket};
-use grasp_core::admission::policy::{Mode, Rules};
+use grasp_core::admission::Admission;
+use grasp_core::admission::git_job::GitJob;
+use grasp_core::admission::io::{AdmissionInput, EventSource, EventSubmission, PushId, SubmissionId};
+use grasp_core::admission::policy::{AdmissionMode, AdmissionPolicy};
 use grasp_core::disk_budget::Quotas;
 use grasp_core::limits;
 use grasp_core::nostr::event::{Event, EventId};
-use grasp_core::nostr::{PublicKey, Refusal, Signed, Verdict, Verifier, kinds};
+use grasp_core::nostr::{Decision, PublicKey, Rejection, SignedEvent, Verifier, kinds};
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, RepoId, Service, Site, State};
-use grasp_core::state_machine::Machine;
-use grasp_core::sync::io::Followed;
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::repo::{Identifier, RepoId, RepoPath, RepoState, ServiceAddress};
+use grasp_core::state_machine::StateMachine;
+use grasp_core::sync::io::RepoNeeds;
+use grasp_core::time::{MonoTime, Now, Timestamp};
 
 use crate::git_model::{Git, Oids};
 use crate::store_contract::Shelf;
@@ -38,23 +38,23 @@ use transaction::Batch;
 
 /// Where the simulated service is reached.
 #[must_use]
-pub fn service() -> Service {
-    Service::new("code.example", "").expect("a good address")
+pub fn service() -> ServiceAddress {
+    ServiceAddress::new("code.example", "").expect("a good address")
 }
 
 /// The rules of a plain installation.
 #[must_use]
-pub fn rules() -> Rules {
-    Rules {
+pub fn rules() -> AdmissionPolicy {
+    AdmissionPolicy {
         service: service(),
-        mode: Mode::Grasp,
+        mode: AdmissionMode::Grasp,
         owner: None,
         strict_maintainers: false,
         max_event_bytes: 256 * 1024,
-        purgatory_secs: limits::PURGATORY_SECS,
+        purgatory_secs: limits::PURGATORY_EXPIRY_SECS,
         submissions: true,
         quotas: Quotas::default(),
-        hunts: false,
+        fetches_git_data: false,
         lists: Arc::default(),
     }
 }
@@ -88,9 +88,9 @@ pub struct View {
 
 /// The whole service without its doors: a registrar, a store, a git room and a clock.
 pub struct House {
-    registrar: Registrar,
+    admission: Admission,
     /// The rules that the process knows to be on disk, and those that the operator wants.
-    rules: (Rules, Rules),
+    rules: (AdmissionPolicy, AdmissionPolicy),
     memory: Memory,
     git: Git,
     now: Now,
@@ -98,17 +98,17 @@ pub struct House {
     /// Every author that was ever heard of: the catalog cannot be walked without knowing whom to ask for.
     authors: BTreeSet<PublicKey>,
     /// What was only shown to listeners.
-    passed: Vec<Arc<Signed>>,
+    passed: Vec<Arc<SignedEvent>>,
     /// Names whose bells rang since the last [`bells`](House::bells).
     bells: (BTreeSet<Identifier>, BTreeSet<Identifier>),
     /// What sync was last told of each name.
-    told: BTreeMap<Identifier, Vec<Followed>>,
+    told: BTreeMap<Identifier, Vec<RepoNeeds>>,
     /// Orders that were given since the last [`orders`](House::orders).
-    orders: Vec<Order>,
+    orders: Vec<GitJob>,
     /// Orders that are under way.
-    running: VecDeque<Order>,
+    running: VecDeque<GitJob>,
     /// The refs that the world sees: those of the last commit.
-    shown: BTreeMap<Site, View>,
+    shown: BTreeMap<RepoPath, View>,
     pushes: BTreeMap<PushId, Ongoing>,
     next_push: u64,
     /// What was uploaded unsigned: event, tip and objects; and what else was ever brought.
@@ -117,7 +117,7 @@ pub struct House {
     /// Tips of all pull requests that were ever held.
     offered: BTreeMap<EventId, String>,
     /// Sites that could not follow their best state when they were last worked on.
-    behind: BTreeSet<Site>,
+    behind: BTreeSet<RepoPath>,
     lazy: bool,
     lawless: bool,
     /// Whether work has failed that may still be tried again.
@@ -137,13 +137,13 @@ impl Default for House {
 impl House {
     /// An empty house. Its clock begins at wall time 10,000.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: AdmissionPolicy) -> Self {
         Self {
             rules: (rules.clone(), rules.clone()),
-            registrar: Registrar::new(rules),
+            admission: Admission::new(rules),
             memory: Memory::new(),
             git: Git::default(),
-            now: Now { mono: Moment(0), wall: Timestamp(10_000) },
+            now: Now { mono: MonoTime(0), wall: Timestamp(10_000) },
             tickets: 0,
             authors: BTreeSet::new(),
             passed: Vec::new(),
@@ -200,58 +200,61 @@ impl House {
     }
 
     /// Offers an event, as a client that has shown no key.
-    pub fn submit(&mut self, event: &Arc<Signed>) -> Verdict {
-        self.submit_from(event, Source::Client(Vec::new()))
+    pub fn submit(&mut self, event: &Arc<SignedEvent>) -> Decision {
+        self.submit_from(event, EventSource::Client(Vec::new()))
     }
 
     /// Offers an event.
-    pub fn submit_from(&mut self, event: &Arc<Signed>, source: Source) -> Verdict {
+    pub fn submit_from(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
         self.try_submit(event, source).expect("no end was planned")
     }
 
     /// Offers an event, if the world does not end before everything that follows from it is done.
-    pub fn try_submit(&mut self, event: &Arc<Signed>, source: Source) -> Result<Verdict, Crashed> {
+    pub fn try_submit(&mut self, event: &Arc<SignedEvent>, source: EventSource) -> Result<Decision, Crashed> {
         self.answered = false;
         let mut batch = Batch::default();
         let verdict = self.judge(&mut batch, event, source);
-        let verdict = if self.conclude(batch)? { verdict } else { Verdict::Refuse(Refusal::StoreFailed) };
+        let verdict = if self.conclude(batch)? { verdict } else { Decision::Reject(Rejection::StoreFailed) };
         self.answered = true;
         self.rest()?;
         Ok(verdict)
     }
 
     /// Offers a claimed event: its id and signature are checked first.
-    pub fn receive(&mut self, event: Event) -> Verdict {
-        match Verifier::default().check(event) {
+    pub fn receive(&mut self, event: Event) -> Decision {
+        match Verifier::default().verify(event) {
             Ok(event) => self.submit(&Arc::new(event)),
-            Err(forged) => Verdict::Refuse(Refusal::Forged(forged)),
+            Err(forged) => Decision::Reject(Rejection::Forged(forged)),
         }
     }
 
     /// Offers several events in one batch, which commits or fails. After a failed commit the registrar is rebuilt (F4).
-    pub fn submit_batch(&mut self, events: &[&Arc<Signed>], commits: bool) -> Vec<Verdict> {
+    pub fn submit_batch(&mut self, events: &[&Arc<SignedEvent>], commits: bool) -> Vec<Decision> {
         let mut batch = Batch::default();
-        let judged = events.iter().map(|event| self.judge(&mut batch, event, Source::Client(Vec::new())));
-        let verdicts: Vec<Verdict> = judged.collect();
+        let judged = events.iter().map(|event| self.judge(&mut batch, event, EventSource::Client(Vec::new())));
+        let verdicts: Vec<Decision> = judged.collect();
         if !commits {
             self.fate = Fate::FailCommit(0);
         }
         let committed = self.conclude(batch).expect("no end was planned");
         self.rest().expect("no end was planned");
-        if committed { verdicts } else { verdicts.iter().map(|_| Verdict::Refuse(Refusal::StoreFailed)).collect() }
+        if committed { verdicts } else { verdicts.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
     }
 
     /// The way of one event through the open batch.
-    fn judge(&mut self, batch: &mut Batch, event: &Arc<Signed>, source: Source) -> Verdict {
+    fn judge(&mut self, batch: &mut Batch, event: &Arc<SignedEvent>, source: EventSource) -> Decision {
         self.authors.insert(event.pubkey);
-        let rules = self.registrar.rules();
+        let rules = self.admission.policy();
         if let Some(refusal) = rules.precheck(event, event.json().len(), self.now.wall) {
-            return Verdict::Refuse(refusal);
+            return Decision::Reject(refusal);
         }
-        let facts = self.memory.facts(event, rules.questions(event));
+        let lookups = self.memory.lookups(event, rules.needed_lookups(event));
         self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        self.tell(batch, Input::Submitted(Submission { ticket, event: event.clone(), source, facts }));
+        let ticket = SubmissionId(self.tickets);
+        self.tell(
+            batch,
+            AdmissionInput::EventSubmitted(EventSubmission { id: ticket, event: event.clone(), source, lookups }),
+        );
         match (batch.replies.pop(), batch.replies.pop()) {
             (Some((answered, verdict)), None) if answered == ticket => verdict,
             other => panic!("one submission, one reply, but: {other:?}"),
@@ -262,8 +265,10 @@ impl House {
     pub fn data_found(&mut self, event: EventId, repo: RepoId) {
         let Some((event, _)) = self.memory.event(event) else { return };
         let wanted: Oids = match event.kind {
-            kinds::STATE => State::read(&event).map(|state| state.oids()).unwrap_or_default().into_iter().collect(),
-            _ => PullRequest::read_if(&event).map(|request| request.tip).into_iter().collect(),
+            kinds::STATE => {
+                RepoState::from_event(&event).map(|state| state.oids()).unwrap_or_default().into_iter().collect()
+            }
+            _ => PullRequest::from_any_event(&event).map(|request| request.tip).into_iter().collect(),
         };
         self.data_came(&repo, &wanted);
     }
@@ -277,23 +282,23 @@ impl House {
 
     /// Lets objects come to a repository by another way than a push. Nothing if it is not hosted or has them.
     pub fn data_came(&mut self, repo: &RepoId, oids: &Oids) {
-        if self.registrar.hosted(repo).is_none() || oids.is_empty() {
+        if self.admission.hosted_repo(repo).is_none() || oids.is_empty() {
             return;
         }
         self.brought.extend(oids.iter().cloned());
-        let site = Site::Announced(repo.clone());
-        if self.git.put(&site, oids) {
-            self.shown.entry(site).or_default().exists = true;
-            self.inform(Input::DataCame(repo.identifier.clone()));
+        let repo_path = RepoPath::Announced(repo.clone());
+        if self.git.put(&repo_path, oids) {
+            self.shown.entry(repo_path).or_default().exists = true;
+            self.inform(AdmissionInput::GitDataAdded(repo.identifier.clone()));
         }
     }
 
     /// Tells the registrar something, and lets everything follow from it.
-    pub fn inform(&mut self, input: Input) {
+    pub fn inform(&mut self, input: AdmissionInput) {
         self.try_inform(input).expect("no end was planned");
     }
 
-    fn try_inform(&mut self, input: Input) -> Result<(), Crashed> {
+    fn try_inform(&mut self, input: AdmissionInput) -> Result<(), Crashed> {
         let mut batch = Batch::default();
         self.tell(&mut batch, input);
         self.conclude(batch)?;
@@ -309,7 +314,7 @@ impl House {
     pub fn try_advance(&mut self, secs: u64) -> Result<(), Crashed> {
         self.answered = false;
         let end = self.now.mono.plus_secs(secs);
-        while let Some((alarm, _)) = self.registrar.alarm().filter(|(alarm, _)| *alarm <= end) {
+        while let Some((alarm, _)) = self.admission.alarm().filter(|(alarm, _)| *alarm <= end) {
             // Deadlines are whole seconds after whole seconds here, so that the wall clock keeps up.
             self.now.wall = self.now.wall.plus_secs(alarm.since(self.now.mono).as_secs());
             self.now.mono = self.now.mono.max(alarm);
@@ -319,7 +324,7 @@ impl House {
         self.now.mono = end;
         self.wake()?;
         for summary in self.memory.due(self.now.wall) {
-            self.try_inform(Input::Expired(summary))?;
+            self.try_inform(AdmissionInput::EventExpired(summary))?;
         }
         Ok(())
     }
@@ -332,7 +337,7 @@ impl House {
 
     fn wake(&mut self) -> Result<(), Crashed> {
         let mut batch = Batch::default();
-        self.registrar.wake(self.now);
+        self.admission.wake(self.now);
         self.drain(&mut batch);
         self.conclude(batch)?;
         self.rest()

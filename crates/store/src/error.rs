@@ -26,7 +26,7 @@ pub enum StoreError {
     },
     /// A newer graspd wrote this store.
     #[error("the event store has schema {found}, this version reads up to {known}: use the newer graspd")]
-    FromTheFuture {
+    NewerSchema {
         /// The schema on disk.
         found: u64,
         /// The newest schema that this version knows.
@@ -34,7 +34,7 @@ pub enum StoreError {
     },
     /// An older graspd wrote this store, which may not be changed.
     #[error("the event store has no table {0}: an older graspd wrote it, and it has not been opened since")]
-    Incomplete(&'static str),
+    MissingTable(&'static str),
     /// Bytes on disk that this code did not write.
     #[error("the event store is damaged: {0}")]
     Damaged(&'static str),

@@ -6,9 +6,9 @@
 //! Numbers are big-endian. A filter is checked against these bytes alone: equal tag values have equal escaped text, and
 //! marks say where it stands. The text is served as it is.
 
-use grasp_core::admission::io::Summary;
-use grasp_core::nostr::event::{Event, EventId, Stamp};
-use grasp_core::nostr::{Filter, PublicKey, Signed, json, kinds};
+use grasp_core::admission::io::EventSummary;
+use grasp_core::nostr::event::{Event, EventId, EventVersion};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, json, kinds};
 use grasp_core::repo::{Identifier, RepoId};
 use grasp_core::time::Timestamp;
 
@@ -20,12 +20,12 @@ const NEVER: u64 = u64::MAX;
 
 /// A stored event.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct EventRecord<'a> {
     bytes: &'a [u8],
     marks: usize,
 }
 
-impl<'a> Record<'a> {
+impl<'a> EventRecord<'a> {
     /// Reads a record's frame.
     pub fn read(bytes: &'a [u8]) -> Result<Self> {
         let damaged = StoreError::Damaged("an event's record is too short");
@@ -41,8 +41,8 @@ impl<'a> Record<'a> {
 
     /// Writes an event's record.
     #[must_use]
-    pub fn write(event: &Signed) -> Vec<u8> {
-        let marks = event.marks();
+    pub fn write(event: &SignedEvent) -> Vec<u8> {
+        let marks = event.tag_spans();
         let mut bytes = Vec::with_capacity(FIXED + marks.len() * MARK + event.json().len());
         bytes.extend_from_slice(&event.id.0);
         bytes.extend_from_slice(&event.pubkey.0);
@@ -92,8 +92,8 @@ impl<'a> Record<'a> {
 
     /// Which version it is.
     #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp { created_at: self.created_at(), id: self.id() }
+    pub fn version(&self) -> EventVersion {
+        EventVersion { created_at: self.created_at(), id: self.id() }
     }
 
     /// The canonical text.
@@ -115,31 +115,33 @@ impl<'a> Record<'a> {
     /// replaceable kinds, the first `d` for addressable ones.
     pub(crate) fn identifier(&self) -> Option<&'a [u8]> {
         match kinds::class(self.kind()) {
-            kinds::Class::Replaceable => Some(b""),
-            kinds::Class::Addressable => {
+            kinds::KindClass::Replaceable => Some(b""),
+            kinds::KindClass::Addressable => {
                 Some(self.tags().find(|(letter, _)| *letter == b'd').map_or(b"", |(_, value)| value))
             }
-            kinds::Class::Regular | kinds::Class::Ephemeral => None,
+            kinds::KindClass::Regular | kinds::KindClass::Ephemeral => None,
         }
     }
 
     /// The event itself, as verified when it came in.
-    pub fn event(&self) -> Result<Signed> {
+    pub fn event(&self) -> Result<SignedEvent> {
         let text = std::str::from_utf8(self.json()).map_err(|_| StoreError::Damaged("an event's text is no UTF-8"))?;
-        Event::parse(text).map(Signed::trusted).map_err(|_| StoreError::Damaged("an event's text is no event"))
+        Event::parse(text)
+            .map(SignedEvent::from_trusted)
+            .map_err(|_| StoreError::Damaged("an event's text is no event"))
     }
 
     /// What decisions need of it.
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> EventSummary {
         let is_repository = matches!(self.kind(), kinds::ANNOUNCEMENT | kinds::STATE);
         let identifier = self.identifier().filter(|_| is_repository).and_then(|d| std::str::from_utf8(d).ok());
         let (targets, tip) = self.offer();
-        Summary {
+        EventSummary {
             id: self.id(),
             author: self.author(),
             kind: self.kind(),
             created_at: self.created_at(),
-            identifier: identifier.and_then(json::unescaped).as_deref().and_then(Identifier::new),
+            identifier: identifier.and_then(json::unescape).as_deref().and_then(Identifier::new),
             targets,
             tip,
         }
@@ -149,7 +151,9 @@ impl<'a> Record<'a> {
     /// pull request's references are counted.
     fn offer(&self) -> (Vec<RepoId>, Option<String>) {
         let text = kinds::is_pull_request(self.kind()).then(|| std::str::from_utf8(self.json()).ok()).flatten();
-        text.and_then(|text| Event::parse(text).ok()).map(|event| Summary::offer(&event)).unwrap_or_default()
+        text.and_then(|text| Event::parse(text).ok())
+            .map(|event| EventSummary::pull_request_fields(&event))
+            .unwrap_or_default()
     }
 
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
@@ -161,13 +165,13 @@ impl<'a> Record<'a> {
 
 /// A filter made ready to be checked against records.
 #[derive(Clone, Debug)]
-pub struct Matcher {
+pub struct PreparedFilter {
     filter: Filter,
     /// The filter's tag values as they stand in canonical text.
     tags: Vec<(u8, Vec<String>)>,
 }
 
-impl Matcher {
+impl PreparedFilter {
     /// The filter's tag conditions: letter and values as they stand in canonical text.
     #[must_use]
     pub fn tags(&self) -> &[(u8, Vec<String>)] {
@@ -179,7 +183,7 @@ impl Matcher {
     pub fn new(mut filter: Filter) -> Self {
         filter.sort();
         let escape = |values: &Vec<String>| {
-            let mut escaped: Vec<String> = values.iter().map(|value| json::escaped(value)).collect();
+            let mut escaped: Vec<String> = values.iter().map(|value| json::escape(value)).collect();
             escaped.sort_unstable();
             escaped
         };
@@ -195,7 +199,7 @@ impl Matcher {
 
     /// The same answer as [`Filter::matches`], from stored bytes.
     #[must_use]
-    pub fn matches(&self, record: &Record<'_>) -> bool {
+    pub fn matches(&self, record: &EventRecord<'_>) -> bool {
         let filter = &self.filter;
         filter.kinds.as_ref().is_none_or(|kinds| kinds.binary_search(&record.kind()).is_ok())
             && filter.since.is_none_or(|since| record.created_at() >= since)

@@ -7,10 +7,10 @@
 //! Numbers are big-endian. The texts are identifier, tip and, if there is one, network, each behind its length in two
 //! bytes. No event has an id of zeros, which would be a hash of zeros.
 
-use grasp_core::admission::io::{Restored, Todo, Upload};
+use grasp_core::admission::io::{PendingUpload, RestoredItem, Todo};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
-use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_core::time::Timestamp;
 use heed::RoTxn;
 
@@ -18,30 +18,30 @@ use crate::error::{Result, StoreError};
 use crate::row_reader::Fields;
 use crate::schema::{Digest, key};
 use crate::store::Store;
-use crate::transaction::Batch;
+use crate::transaction::WriteTransaction;
 
 const ANNOUNCED: u8 = 0;
 const SUBMITTED: u8 = 1;
 
-impl Batch<'_> {
+impl WriteTransaction<'_> {
     pub(crate) fn note(&mut self, todo: &Todo) -> Result<()> {
-        let row = row_key(self.store.digest, &todo.site, todo.pull);
+        let row = row_key(self.store.digest, &todo.repo_path, todo.pull_request);
         Ok(self.store.tables.todo.put(&mut self.txn, &row, &write_todo(todo))?)
     }
 
     pub(crate) fn done(&mut self, todo: &Todo) -> Result<()> {
-        let row = row_key(self.store.digest, &todo.site, todo.pull);
+        let row = row_key(self.store.digest, &todo.repo_path, todo.pull_request);
         self.store.tables.todo.delete(&mut self.txn, &row)?;
         Ok(())
     }
 
-    pub(crate) fn stage(&mut self, upload: &Upload) -> Result<()> {
-        let row = row_key(self.store.digest, &upload.site, Some(upload.event));
+    pub(crate) fn stage(&mut self, upload: &PendingUpload) -> Result<()> {
+        let row = row_key(self.store.digest, &upload.repo_path, Some(upload.event));
         Ok(self.store.tables.staged.put(&mut self.txn, &row, &write_upload(upload))?)
     }
 
-    pub(crate) fn unstage(&mut self, site: &Site, event: EventId) -> Result<()> {
-        let row = row_key(self.store.digest, site, Some(event));
+    pub(crate) fn unstage(&mut self, repo_path: &RepoPath, event: EventId) -> Result<()> {
+        let row = row_key(self.store.digest, repo_path, Some(event));
         self.store.tables.staged.delete(&mut self.txn, &row)?;
         Ok(())
     }
@@ -49,19 +49,19 @@ impl Batch<'_> {
 
 impl Store {
     /// Tells what is to be done and what is staged. Gives how many rows could not be read.
-    pub(crate) fn restore_work(&self, txn: &RoTxn<'_>, tell: &mut impl FnMut(Restored)) -> Result<u64> {
+    pub(crate) fn restore_work(&self, txn: &RoTxn<'_>, tell: &mut impl FnMut(RestoredItem)) -> Result<u64> {
         let mut unreadable = 0;
         for row in self.tables.todo.iter(txn)? {
             let (key, value) = row?;
             match read_todo(key, value) {
-                Ok(todo) => tell(Restored::Todo(todo)),
+                Ok(todo) => tell(RestoredItem::Todo(todo)),
                 Err(_) => unreadable += 1,
             }
         }
         for row in self.tables.staged.iter(txn)? {
             let (key, value) = row?;
             match read_upload(key, value) {
-                Ok(upload) => tell(Restored::Staged(upload)),
+                Ok(upload) => tell(RestoredItem::Upload(upload)),
                 Err(_) => unreadable += 1,
             }
         }
@@ -69,24 +69,24 @@ impl Store {
     }
 }
 
-fn row_key(digest: Digest, site: &Site, event: Option<EventId>) -> [u8; 48] {
-    let RepoId { owner, identifier } = site.repo();
-    let hash = digest.site(kind_of(site), owner, identifier.as_str().as_bytes());
+fn row_key(digest: Digest, repo_path: &RepoPath, event: Option<EventId>) -> [u8; 48] {
+    let RepoId { owner, identifier } = repo_path.repo();
+    let hash = digest.repo_path(kind_of(repo_path), owner, identifier.as_str().as_bytes());
     key(&[&hash, &event.map_or([0; 32], |event| event.0)])
 }
 
-fn kind_of(site: &Site) -> u8 {
-    match site {
-        Site::Announced(_) => ANNOUNCED,
-        Site::Submitted(_) => SUBMITTED,
+fn kind_of(repo_path: &RepoPath) -> u8 {
+    match repo_path {
+        RepoPath::Announced(_) => ANNOUNCED,
+        RepoPath::PullRequests(_) => SUBMITTED,
     }
 }
 
 fn write_todo(todo: &Todo) -> Vec<u8> {
-    let RepoId { owner, identifier } = todo.site.repo();
-    let mut row = vec![kind_of(&todo.site)];
+    let RepoId { owner, identifier } = todo.repo_path.repo();
+    let mut row = vec![kind_of(&todo.repo_path)];
     row.extend_from_slice(&owner.0);
-    row.push(u8::from(todo.pull.is_some()));
+    row.push(u8::from(todo.pull_request.is_some()));
     row.extend_from_slice(identifier.as_str().as_bytes());
     row
 }
@@ -94,16 +94,16 @@ fn write_todo(todo: &Todo) -> Vec<u8> {
 fn read_todo(key: &[u8], value: &[u8]) -> Result<Todo> {
     let mut fields = Fields::new(value);
     let ([kind], owner, [has_event]) = (fields.array()?, fields.array()?, fields.array()?);
-    let site = site(kind, owner, fields.rest())?;
+    let repo_path = repo_path(kind, owner, fields.rest())?;
     let pull = if has_event == 1 { Some(event_of(key)?) } else { None };
-    Ok(Todo { site, pull })
+    Ok(Todo { repo_path, pull_request: pull })
 }
 
-fn write_upload(upload: &Upload) -> Vec<u8> {
-    let RepoId { owner, identifier } = upload.site.repo();
-    let mut row = vec![kind_of(&upload.site)];
+fn write_upload(upload: &PendingUpload) -> Vec<u8> {
+    let RepoId { owner, identifier } = upload.repo_path.repo();
+    let mut row = vec![kind_of(&upload.repo_path)];
     row.extend_from_slice(&owner.0);
-    for number in [upload.parcel, upload.bytes, upload.deadline.0] {
+    for number in [upload.folder, upload.bytes, upload.deadline.0] {
         row.extend_from_slice(&number.to_be_bytes());
     }
     for text in [Some(identifier.as_str()), Some(&upload.tip), upload.network.as_deref()].into_iter().flatten() {
@@ -115,23 +115,23 @@ fn write_upload(upload: &Upload) -> Vec<u8> {
     row
 }
 
-fn read_upload(key: &[u8], value: &[u8]) -> Result<Upload> {
+fn read_upload(key: &[u8], value: &[u8]) -> Result<PendingUpload> {
     let mut fields = Fields::new(value);
     let ([kind], owner) = (fields.array()?, fields.array()?);
-    let (parcel, bytes, deadline) = (fields.number()?, fields.number()?, Timestamp(fields.number()?));
-    let site = site(kind, owner, fields.text()?.as_bytes())?;
+    let (folder, bytes, deadline) = (fields.number()?, fields.number()?, Timestamp(fields.number()?));
+    let repo_path = repo_path(kind, owner, fields.text()?.as_bytes())?;
     let tip = fields.text()?.to_owned();
     let network = if fields.is_empty() { None } else { Some(fields.text()?.to_owned()) };
-    Ok(Upload { site, event: event_of(key)?, tip, parcel, bytes, network, deadline })
+    Ok(PendingUpload { repo_path, event: event_of(key)?, tip, folder, bytes, network, deadline })
 }
 
-fn site(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<Site> {
+fn repo_path(kind: u8, owner: [u8; 32], identifier: &[u8]) -> Result<RepoPath> {
     let identifier = std::str::from_utf8(identifier).ok().and_then(Identifier::new);
     let identifier = identifier.ok_or(StoreError::Damaged("a row of work without a repository's name"))?;
     let repo = RepoId { owner: PublicKey(owner), identifier };
     match kind {
-        ANNOUNCED => Ok(Site::Announced(repo)),
-        SUBMITTED => Ok(Site::Submitted(repo)),
+        ANNOUNCED => Ok(RepoPath::Announced(repo)),
+        SUBMITTED => Ok(RepoPath::PullRequests(repo)),
         _ => Err(StoreError::Damaged("a row of work at an unknown kind of site")),
     }
 }
@@ -144,7 +144,7 @@ fn event_of(key: &[u8]) -> Result<EventId> {
 mod tests {
     use super::*;
 
-    fn sites() -> Vec<Site> {
+    fn repo_paths() -> Vec<RepoPath> {
         let repo = |name: &str| RepoId {
             owner: PublicKey([7; 32]),
             identifier: Identifier::new(name).expect("names a repository"),
@@ -152,30 +152,30 @@ mod tests {
         let long = "é".repeat(512);
         ["x", "my 🚀 repo", &long]
             .into_iter()
-            .flat_map(|name| [Site::Announced(repo(name)), Site::Submitted(repo(name))])
+            .flat_map(|name| [RepoPath::Announced(repo(name)), RepoPath::PullRequests(repo(name))])
             .collect()
     }
 
     #[test]
     fn rows_are_read_back_as_they_were_written() {
         let event = EventId([9; 32]);
-        for site in sites() {
+        for repo_path in repo_paths() {
             for pull in [None, Some(event)] {
-                let todo = Todo { site: site.clone(), pull };
-                let key = row_key(Digest([3; 16]), &site, pull);
+                let todo = Todo { repo_path: repo_path.clone(), pull_request: pull };
+                let key = row_key(Digest([3; 16]), &repo_path, pull);
                 assert_eq!(read_todo(&key, &write_todo(&todo)).expect("reads"), todo);
             }
             for network in [None, Some(String::new()), Some("n".repeat(64))] {
-                let upload = Upload {
-                    site: site.clone(),
+                let upload = PendingUpload {
+                    repo_path: repo_path.clone(),
                     event,
                     tip: "ab".repeat(20),
-                    parcel: u64::MAX,
+                    folder: u64::MAX,
                     bytes: 1,
                     network,
                     deadline: Timestamp(u64::MAX),
                 };
-                let key = row_key(Digest([3; 16]), &site, Some(event));
+                let key = row_key(Digest([3; 16]), &repo_path, Some(event));
                 assert_eq!(read_upload(&key, &write_upload(&upload)).expect("reads"), upload);
             }
         }
@@ -183,9 +183,11 @@ mod tests {
 
     #[test]
     fn every_key_is_of_one_site_and_one_event() {
-        let mut keys: Vec<_> = sites()
+        let mut keys: Vec<_> = repo_paths()
             .iter()
-            .flat_map(|site| [None, Some(EventId([9; 32]))].map(|event| row_key(Digest([3; 16]), site, event)))
+            .flat_map(|repo_path| {
+                [None, Some(EventId([9; 32]))].map(|event| row_key(Digest([3; 16]), repo_path, event))
+            })
             .collect();
         let all = keys.len();
         keys.sort_unstable();
@@ -195,13 +197,13 @@ mod tests {
 
     #[test]
     fn damaged_rows_are_errors() {
-        let site = sites().remove(0);
-        let key = row_key(Digest([3; 16]), &site, None);
-        let upload = Upload {
-            site: site.clone(),
+        let repo_path = repo_paths().remove(0);
+        let key = row_key(Digest([3; 16]), &repo_path, None);
+        let upload = PendingUpload {
+            repo_path: repo_path.clone(),
             event: EventId([9; 32]),
             tip: "ab".repeat(20),
-            parcel: 1,
+            folder: 1,
             bytes: 2,
             network: Some("here".to_owned()),
             deadline: Timestamp(3),
@@ -212,7 +214,7 @@ mod tests {
         for end in (0..staged.len()).filter(|end| *end != without_network) {
             assert!(read_upload(&key, &staged[..end]).is_err(), "cut at {end}");
         }
-        let todo = write_todo(&Todo { site, pull: None });
+        let todo = write_todo(&Todo { repo_path, pull_request: None });
         for end in 0..todo.len() {
             assert!(read_todo(&key, &todo[..end]).is_err(), "cut at {end}");
         }

@@ -6,7 +6,7 @@ use grasp_core::nostr::PublicKey;
 use heed::RwTxn;
 
 use crate::error::Result;
-use crate::event_record::Record;
+use crate::event_record::EventRecord;
 use crate::schema::{Digest, Place, Table, Tables, TagKey, key, place, seq_of, seq_of_key};
 
 /// How much of a public key stands in index keys; hits are checked against the record.
@@ -24,7 +24,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    pub(crate) fn of(record: &Record<'_>, seq: u64, digest: Digest) -> Self {
+    pub(crate) fn of(record: &EventRecord<'_>, seq: u64, digest: Digest) -> Self {
         let place = place(record.created_at().0, &record.id().0, seq);
         let author = record.author();
         let kind = record.kind().to_be_bytes();

@@ -5,9 +5,9 @@
 //! LMDB, so that another engine can stand behind it.
 //!
 //! - [`Store`] opens the environment and hands out the rest.
-//! - [`Batch`] is the writer's transaction: facts are read and consequences written inside it.
+//! - [`WriteTransaction`] is the writer's transaction: facts are read and consequences written inside it.
 //! - [`Scan`] answers filters, newest first, in slices that can be resumed.
-//! - [`Moment`] is the whole store at one moment, to be copied.
+//! - [`StoreSnapshot`] is the whole store at one snapshot, to be copied.
 //!
 //! Blocking: no call here belongs on an async worker.
 
@@ -32,11 +32,11 @@ mod store;
 mod transaction;
 mod vanish;
 
-pub use disk_space::DiskUse;
+pub use disk_space::DiskSpace;
 pub use error::StoreError;
-pub use event_record::{Matcher, Record};
-pub use nostr_lmdb::foreign_events;
-pub use scan::{Progress, Scan};
-pub use snapshot::{Counts, Moment};
-pub use store::{Options, Store};
-pub use transaction::Batch;
+pub use event_record::{PreparedFilter, EventRecord};
+pub use nostr_lmdb::read_nostr_lmdb;
+pub use scan::{ScanProgress, Scan};
+pub use snapshot::{StoreCounts, StoreSnapshot};
+pub use store::{StoreOptions, Store};
+pub use transaction::WriteTransaction;

@@ -35,7 +35,7 @@ const SIGNATURE: usize = 6;
 
 /// Shows every event in a folder of that kind, or that a row could not be read. Nothing is written, not even a lock: the
 /// relay whose it is must not run.
-pub fn foreign_events(folder: &Path, mut show: impl FnMut(std::result::Result<Event, &'static str>)) -> Result<()> {
+pub fn read_nostr_lmdb(folder: &Path, mut show: impl FnMut(std::result::Result<Event, &'static str>)) -> Result<()> {
     let mut open = EnvOpenOptions::new().read_txn_without_tls();
     open.map_size(MAP_BYTES).max_dbs(1);
     #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody writes the file")]

@@ -147,7 +147,7 @@ fn is_empty(filter: &Filter) -> bool {
 fn candidates(store: &Store, filter: &Filter) -> Vec<Vec<Range>> {
     let mut candidates = Vec::new();
     for (letter, values) in &filter.tags {
-        let hash = |value: &String| store.digest.tag(*letter, json::escaped(value).as_bytes());
+        let hash = |value: &String| store.digest.tag(*letter, json::escape(value).as_bytes());
         candidates.push(values.iter().map(|value| Range::new(Index::Tag, &[&hash(value)])).collect());
     }
     match (&filter.authors, &filter.kinds) {
@@ -170,7 +170,7 @@ fn candidates(store: &Store, filter: &Filter) -> Vec<Vec<Range>> {
     candidates
 }
 
-/// Counts a candidate's entries, up to `most`. Every range costs a seek whether or not it has entries, so it counts as
+/// StoreCounts a candidate's entries, up to `most`. Every range costs a seek whether or not it has entries, so it counts as
 /// one at least.
 fn probe(store: &Store, txn: &RoTxn<'_, WithoutTls>, ranges: &[Range], window: Window, most: usize) -> Result<usize> {
     let mut count = ranges.len();

@@ -10,22 +10,29 @@
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::repo::Identifier;
-use grasp_core::sync::rejected::{Dependency, Layer, RefusedRow, Why};
+use grasp_core::sync::rejected::{Dependency, RejectedLayer, RejectedRecord, RejectionClass};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 
 use crate::error::{Result, StoreError};
 use crate::row_reader::Fields;
 use crate::store::Store;
-use crate::transaction::Batch;
+use crate::transaction::WriteTransaction;
 
 const VERSION: u8 = 1;
 
 /// The reasons in the order of their bytes. New ones come last.
-const REASONS: [Why; 6] = [Why::Unlinked, Why::Unauthorised, Why::Future, Why::Policy, Why::Gone, Why::Unfit];
+const REASONS: [RejectionClass; 6] = [
+    RejectionClass::Unrelated,
+    RejectionClass::Unauthorised,
+    RejectionClass::InFuture,
+    RejectionClass::Policy,
+    RejectionClass::Removed,
+    RejectionClass::Invalid,
+];
 
 /// The layers in the order of their bytes.
-const LAYERS: [Layer; 2] = [Layer::Announcements, Layer::Related];
+const LAYERS: [RejectedLayer; 2] = [RejectedLayer::Announcements, RejectedLayer::Related];
 
 const EVENT: u8 = 0;
 const COORDINATE: u8 = 1;
@@ -33,12 +40,12 @@ const NAME: u8 = 2;
 const ITSELF: u8 = 3;
 const AUTHOR: u8 = 4;
 
-impl Batch<'_> {
-    pub(crate) fn remember_refused(&mut self, row: &RefusedRow) -> Result<()> {
+impl WriteTransaction<'_> {
+    pub(crate) fn put_rejected(&mut self, row: &RejectedRecord) -> Result<()> {
         Ok(self.store.tables.refused.put(&mut self.txn, &row.id.0, &write(row))?)
     }
 
-    pub(crate) fn forget_refused(&mut self, id: EventId) -> Result<()> {
+    pub(crate) fn delete_rejected(&mut self, id: EventId) -> Result<()> {
         self.store.tables.refused.delete(&mut self.txn, &id.0)?;
         Ok(())
     }
@@ -46,7 +53,7 @@ impl Batch<'_> {
 
 impl Store {
     /// Tells which events were not wanted, by id. Gives how many rows could not be read.
-    pub fn refused(&self, mut tell: impl FnMut(RefusedRow)) -> Result<u64> {
+    pub fn load_rejected(&self, mut tell: impl FnMut(RejectedRecord)) -> Result<u64> {
         let txn = self.env.read_txn()?;
         let mut unreadable = 0;
         for row in self.tables.refused.iter(&txn)? {
@@ -60,13 +67,13 @@ impl Store {
     }
 }
 
-fn write(row: &RefusedRow) -> Vec<u8> {
+fn write(row: &RejectedRecord) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     bytes.extend_from_slice(&row.created_at.0.to_be_bytes());
-    bytes.extend_from_slice(&row.until.0.to_be_bytes());
-    bytes.push(byte_of(&REASONS, &row.why));
+    bytes.extend_from_slice(&row.expires_at.0.to_be_bytes());
+    bytes.push(byte_of(&REASONS, &row.class));
     bytes.push(byte_of(&LAYERS, &row.layer));
-    push_all(&mut bytes, row.needs.iter().filter_map(need));
+    push_all(&mut bytes, row.dependencies.iter().filter_map(need));
     push_all(&mut bytes, row.offered_by.iter().filter_map(|url| text(&url.to_string())));
     bytes
 }
@@ -75,7 +82,7 @@ fn byte_of<T: PartialEq>(all: &[T], one: &T) -> u8 {
     all.iter().position(|other| other == one).and_then(|nth| u8::try_from(nth).ok()).unwrap_or(u8::MAX)
 }
 
-/// Writes parts behind their number; there are a few at most ([`MAX_REFUSED_NEEDS`](grasp_core::limits::MAX_REFUSED_NEEDS)).
+/// Writes parts behind their number; there are a few at most ([`MAX_REJECTED_DEPENDENCIES`](grasp_core::limits::MAX_REJECTED_DEPENDENCIES)).
 fn push_all(bytes: &mut Vec<u8>, parts: impl Iterator<Item = Vec<u8>>) {
     let count = bytes.len();
     bytes.push(0);
@@ -90,8 +97,8 @@ fn need(need: &Dependency) -> Option<Vec<u8>> {
     let (kind, value) = match need {
         Dependency::Event(id) => (EVENT, id.0.to_vec()),
         Dependency::Coordinate(at) => (COORDINATE, coordinate(at)?),
-        Dependency::Name(name) => (NAME, text(name.as_str())?),
-        Dependency::Itself(at) => (ITSELF, coordinate(at)?),
+        Dependency::Identifier(name) => (NAME, text(name.as_str())?),
+        Dependency::OwnCoordinate(at) => (ITSELF, coordinate(at)?),
         Dependency::Author(author) => (AUTHOR, author.0.to_vec()),
     };
     Some([&[kind], &value[..]].concat())
@@ -106,18 +113,18 @@ fn text(text: &str) -> Option<Vec<u8>> {
     Some([&len.to_be_bytes()[..], text.as_bytes()].concat())
 }
 
-fn read(key: &[u8], value: &[u8]) -> Result<RefusedRow> {
+fn read(key: &[u8], value: &[u8]) -> Result<RejectedRecord> {
     let mut fields = Fields::new(value);
     if fields.array()? != [VERSION] {
         return Err(StoreError::Damaged("a refused event's row of an unknown version"));
     }
-    let row = RefusedRow {
+    let row = RejectedRecord {
         id: EventId(key.try_into().map_err(|_| StoreError::Damaged("a refused event's row with a short key"))?),
         created_at: Timestamp(fields.number()?),
-        until: Timestamp(fields.number()?),
-        why: of_byte(&REASONS, fields.array()?)?,
+        expires_at: Timestamp(fields.number()?),
+        class: of_byte(&REASONS, fields.array()?)?,
         layer: of_byte(&LAYERS, fields.array()?)?,
-        needs: read_all(&mut fields, read_need)?,
+        dependencies: read_all(&mut fields, read_need)?,
         offered_by: read_all(&mut fields, read_relay)?,
     };
     if fields.is_empty() { Ok(row) } else { Err(StoreError::Damaged("a refused event's row is too long")) }
@@ -138,9 +145,9 @@ fn read_need(fields: &mut Fields<'_>) -> Result<Dependency> {
         [COORDINATE] => Dependency::Coordinate(read_coordinate(fields)?),
         [NAME] => {
             let name = Identifier::new(fields.text()?);
-            Dependency::Name(name.ok_or(StoreError::Damaged("a refused event's row with a bad name"))?)
+            Dependency::Identifier(name.ok_or(StoreError::Damaged("a refused event's row with a bad name"))?)
         }
-        [ITSELF] => Dependency::Itself(read_coordinate(fields)?),
+        [ITSELF] => Dependency::OwnCoordinate(read_coordinate(fields)?),
         [AUTHOR] => Dependency::Author(PublicKey(fields.array()?)),
         _ => return Err(StoreError::Damaged("a refused event's row with an unknown need")),
     })
@@ -160,7 +167,7 @@ mod tests {
     use super::*;
 
     /// Rows with every reason, every layer and every kind of need.
-    fn rows() -> Vec<RefusedRow> {
+    fn rows() -> Vec<RejectedRecord> {
         let at = |d: &str| Coordinate { kind: 30_617, pubkey: PublicKey([5; 32]), d: d.to_owned() };
         let name = |text: &str| Identifier::new(text).expect("names a repository");
         let long = "é".repeat(512);
@@ -168,25 +175,25 @@ mod tests {
             Dependency::Event(EventId([1; 32])),
             Dependency::Coordinate(at("")),
             Dependency::Coordinate(at(&long)),
-            Dependency::Name(name(&long)),
-            Dependency::Name(name("x")),
-            Dependency::Itself(at("a \"b\":c")),
+            Dependency::Identifier(name(&long)),
+            Dependency::Identifier(name("x")),
+            Dependency::OwnCoordinate(at("a \"b\":c")),
             Dependency::Author(PublicKey([6; 32])),
         ];
         let url = |text: &str| RelayUrl::parse(text).expect("a relay");
         let relays = [url("wss://relay.example"), url("ws://[::1]:7334/a/b"), url("ws://x.example:443")];
         let mut rows = Vec::new();
-        for why in REASONS {
+        for class in REASONS {
             for layer in LAYERS {
                 let nth = rows.len();
-                rows.push(RefusedRow {
+                rows.push(RejectedRecord {
                     id: EventId([nth as u8; 32]),
                     created_at: Timestamp(nth as u64),
-                    why,
-                    needs: needs[..nth.min(needs.len())].to_vec(),
+                    class,
+                    dependencies: needs[..nth.min(needs.len())].to_vec(),
                     offered_by: relays[..nth.min(relays.len())].to_vec(),
                     layer,
-                    until: Timestamp(u64::MAX - nth as u64),
+                    expires_at: Timestamp(u64::MAX - nth as u64),
                 });
             }
         }
@@ -222,9 +229,12 @@ mod tests {
         let d = "x".repeat(70_000);
         let at = Coordinate { kind: 30_023, pubkey: PublicKey([5; 32]), d };
         let mut row = rows().pop().expect("rows");
-        let kept = std::mem::replace(&mut row.needs, vec![Dependency::Coordinate(at.clone()), Dependency::Itself(at)]);
-        row.needs.extend(kept.iter().cloned());
+        let kept = std::mem::replace(
+            &mut row.dependencies,
+            vec![Dependency::Coordinate(at.clone()), Dependency::OwnCoordinate(at)],
+        );
+        row.dependencies.extend(kept.iter().cloned());
         let found = read(&row.id.0, &write(&row)).expect("reads");
-        assert_eq!(found, RefusedRow { needs: kept, ..row });
+        assert_eq!(found, RejectedRecord { dependencies: kept, ..row });
     }
 }

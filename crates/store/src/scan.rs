@@ -12,7 +12,7 @@ use heed::types::{Bytes, Unit};
 use heed::{RoRange, RoTxn, WithoutTls};
 
 use crate::error::Result;
-use crate::event_record::{Matcher, Record};
+use crate::event_record::{PreparedFilter, EventRecord};
 use crate::query_plan::{Index, Range, Window, plan};
 use crate::schema::{Place, seq_of};
 use crate::store::Store;
@@ -20,7 +20,7 @@ use crate::vanish::Purge;
 
 /// Where a scan stands after a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
+pub enum ScanProgress {
     /// There is more; call again.
     More,
     /// Everything was shown.
@@ -45,7 +45,7 @@ pub struct Scan {
 }
 
 struct Part {
-    matcher: Matcher,
+    matcher: PreparedFilter,
     window: Window,
     /// How many more this filter may show.
     left: usize,
@@ -63,7 +63,7 @@ impl Scan {
             .map(|filter| Part {
                 window: Window::of(&filter),
                 left: filter.limit.unwrap_or(usize::MAX).min(most_each),
-                matcher: Matcher::new(filter),
+                matcher: PreparedFilter::new(filter),
             })
             .collect();
         Self {
@@ -78,22 +78,22 @@ impl Scan {
     }
 
     /// Runs one slice: shows what it finds until the slice is over or `show` has enough for now.
-    pub fn slice(
+    pub fn run_slice(
         &mut self,
         store: &Store,
         now: Timestamp,
-        mut show: impl FnMut(Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress> {
-        self.slice_with_seqs(store, now, |_, record| show(record))
+        mut show: impl FnMut(EventRecord<'_>) -> ControlFlow<()>,
+    ) -> Result<ScanProgress> {
+        self.run_slice_with_seqs(store, now, |_, record| show(record))
     }
 
     /// The same, and shows when each came to be served.
-    pub(crate) fn slice_with_seqs(
+    pub(crate) fn run_slice_with_seqs(
         &mut self,
         store: &Store,
         now: Timestamp,
-        mut show: impl FnMut(u64, Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Progress> {
+        mut show: impl FnMut(u64, EventRecord<'_>) -> ControlFlow<()>,
+    ) -> Result<ScanProgress> {
         let txn = store.env.read_txn()?;
         let mut budget = Budget::new();
         if !self.planned {
@@ -137,7 +137,7 @@ impl Scan {
                 return Ok(self.pause(&budget));
             }
         }
-        Ok(Progress::Done)
+        Ok(ScanProgress::Done)
     }
 
     fn plan(&mut self, store: &Store, txn: &RoTxn<'_, WithoutTls>) -> Result<()> {
@@ -199,7 +199,7 @@ impl Scan {
     }
 
     /// Charges the filters that a record fulfils; false if there is none.
-    fn take(&mut self, record: &Record<'_>, filters: &mut Vec<u32>) -> bool {
+    fn take(&mut self, record: &EventRecord<'_>, filters: &mut Vec<u32>) -> bool {
         filters.sort_unstable();
         filters.dedup();
         let mut taken = false;
@@ -213,9 +213,9 @@ impl Scan {
         taken
     }
 
-    fn pause(&mut self, budget: &Budget) -> Progress {
+    fn pause(&mut self, budget: &Budget) -> ScanProgress {
         self.rows_left = self.rows_left.saturating_sub(budget.rows as u64);
-        if self.rows_left == 0 { Progress::Exhausted } else { Progress::More }
+        if self.rows_left == 0 { ScanProgress::Exhausted } else { ScanProgress::More }
     }
 }
 
@@ -227,7 +227,7 @@ struct Budget {
 
 impl Budget {
     fn new() -> Self {
-        Self { rows: 0, until: Instant::now() + Duration::from_millis(limits::SLICE_MILLIS) }
+        Self { rows: 0, until: Instant::now() + Duration::from_millis(limits::SCAN_SLICE_MILLIS) }
     }
 
     /// Spends a row; true when the slice is over.
@@ -239,7 +239,7 @@ impl Budget {
     fn spend_many(&mut self, rows: usize) -> bool {
         let checked = self.rows / 64;
         self.rows += rows;
-        self.rows >= limits::SLICE_ROWS || (self.rows / 64 > checked && Instant::now() >= self.until)
+        self.rows >= limits::SCAN_SLICE_ROWS || (self.rows / 64 > checked && Instant::now() >= self.until)
     }
 }
 
@@ -258,7 +258,7 @@ impl Hidden {
         Ok(Self(hidden))
     }
 
-    pub(crate) fn shows(&self, record: &Record<'_>, seq: u64, now: Timestamp) -> bool {
+    pub(crate) fn shows(&self, record: &EventRecord<'_>, seq: u64, now: Timestamp) -> bool {
         record.expires_at().is_none_or(|expires_at| expires_at > now)
             && !self.0.iter().any(|(author, purge)| purge.dooms(record, seq, author))
     }

@@ -10,7 +10,7 @@
 //! | `expiry` | expires_at, seq | – |
 //! | `held`, `held_by_author` | id; author, id | deadline, record; – |
 //! | `deleted_ids` | author, id | – |
-//! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; stamp |
+//! | `deleted_coordinates`, `vanished`, `withdrawn` | hash; author; hash | time; time; version |
 //! | `purging` | author | time, seq: what is left of a vanished author and must not be shown |
 //! | `exceptions` | id | –: served announcements that are here by the maintainer exception |
 //! | `todo` | hash of site; event or zeros | site: git work that is not done |
@@ -79,7 +79,7 @@ impl Tables {
 
     /// Opens the tables of a store to which nothing may be written.
     pub(crate) fn open_all(env: &Env<WithoutTls>, txn: &RoTxn<'_, WithoutTls>) -> Result<Self> {
-        Self::with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::Incomplete(name)))
+        Self::with(|name| env.open_database(txn, Some(name))?.ok_or(StoreError::MissingTable(name)))
     }
 
     fn with(mut table: impl FnMut(&'static str) -> Result<Table>) -> Result<Self> {
@@ -170,7 +170,7 @@ impl Tables {
         match self.meta.get(txn, b"schema")?.map(number) {
             None => self.meta.put(txn, b"schema", &SCHEMA.to_be_bytes())?,
             Some(SCHEMA) => {}
-            Some(found) if found > SCHEMA => return Err(StoreError::FromTheFuture { found, known: SCHEMA }),
+            Some(found) if found > SCHEMA => return Err(StoreError::NewerSchema { found, known: SCHEMA }),
             // There is no older schema yet; each new one adds its step here, inside this transaction.
             Some(_) => return Err(StoreError::Damaged("an unknown schema version")),
         }
@@ -273,7 +273,7 @@ impl Digest {
     }
 
     /// The hash of a git repository of this service. Only the last part has a length of its own.
-    pub(crate) fn site(&self, kind: u8, owner: &PublicKey, identifier: &[u8]) -> [u8; 16] {
+    pub(crate) fn repo_path(&self, kind: u8, owner: &PublicKey, identifier: &[u8]) -> [u8; 16] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&[kind]);
         hasher.write(&owner.0);
@@ -289,7 +289,7 @@ impl Digest {
     }
 
     pub(crate) fn coordinate(&self, coordinate: &Coordinate) -> [u8; 16] {
-        self.coordinate_of(coordinate.kind, &coordinate.pubkey, json::escaped(&coordinate.d).as_bytes())
+        self.coordinate_of(coordinate.kind, &coordinate.pubkey, json::escape(&coordinate.d).as_bytes())
     }
 
     /// The same from parts, with the identifier as it stands in canonical text.

@@ -1,6 +1,6 @@
-//! The whole store at one moment, for backups, and what becomes of a copy that is used as a store.
+//! The whole store at one snapshot, for backups, and what becomes of a copy that is used as a store.
 //!
-//! A moment is one read transaction. What is written meanwhile is not in it, and what it shows stays: pages that are free
+//! A snapshot is one read transaction. What is written meanwhile is not in it, and what it shows stays: pages that are free
 //! in the meantime are not used again, so that the file grows while somebody copies for long.
 
 use std::path::Path;
@@ -12,22 +12,22 @@ use heed::types::Bytes;
 use heed::{Database, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, WithoutTls};
 
 use crate::error::{Result, StoreError};
-use crate::event_record::Record;
+use crate::event_record::EventRecord;
 use crate::schema::{Digest, MAX_TABLES, Tables, number};
-use crate::store::{MAP_BYTES, Options, Store, open_env, sync_folder};
+use crate::store::{MAP_BYTES, StoreOptions, Store, open_env, sync_folder};
 
 /// Bytes that are copied in one transaction: what LMDB keeps in memory until it commits.
 const SLICE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The store at one moment.
-pub struct Moment {
+/// The store at one snapshot.
+pub struct StoreSnapshot {
     store: Store,
     txn: RoTxn<'static, WithoutTls>,
 }
 
 /// What a store has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct StoreCounts {
     /// Served events.
     pub served: u64,
     /// Held events.
@@ -39,9 +39,9 @@ pub struct Counts {
 }
 
 impl Store {
-    /// Keeps this moment.
-    pub fn moment(&self) -> Result<Moment> {
-        Ok(Moment { store: self.clone(), txn: self.env.clone().static_read_txn()? })
+    /// Keeps this snapshot.
+    pub fn snapshot(&self) -> Result<StoreSnapshot> {
+        Ok(StoreSnapshot { store: self.clone(), txn: self.env.clone().static_read_txn()? })
     }
 
     /// Bytes of the store's file.
@@ -50,7 +50,7 @@ impl Store {
     }
 
     /// Opens a store that nobody changes, such as a copy: nothing is written, the folder included. Batches cannot begin.
-    pub fn open_unchanging(path: &Path) -> Result<Self> {
+    pub fn open_read_only(path: &Path) -> Result<Self> {
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(MAP_BYTES).max_dbs(MAX_TABLES);
         #[expect(unsafe_code, reason = "a memory map is only as sound as the rule that nobody writes the file")]
@@ -69,15 +69,15 @@ impl Store {
             digest,
             id,
             path: path.to_owned(),
-            options: Options { readers: 0, reserve_bytes: 0 },
+            options: StoreOptions { readers: 0, reserve_bytes: 0 },
             last_seq: Arc::new(AtomicU64::new(last_seq)),
         })
     }
 
     /// Makes another store of a copy, before anybody else uses it: it gets an id of its own, because what others were
     /// asked for the sake of the first one is not all here; and these sites are to be brought into line.
-    pub fn begin_anew(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<()> {
-        let store = Self::open(path, Options { readers: 0, reserve_bytes: 0 })?;
+    pub fn prepare_restored_copy(path: &Path, todos: impl Iterator<Item = Todo>) -> Result<()> {
+        let store = Self::open(path, StoreOptions { readers: 0, reserve_bytes: 0 })?;
         let mut batch = store.begin()?;
         store.tables.meta.delete(&mut batch.txn, b"store id")?;
         store.tables.secret(&mut batch.txn, "store id")?;
@@ -89,11 +89,11 @@ impl Store {
     }
 }
 
-impl Moment {
+impl StoreSnapshot {
     /// What there is.
-    pub fn counts(&self) -> Result<Counts> {
+    pub fn counts(&self) -> Result<StoreCounts> {
         let tables = self.store.tables;
-        let mut counts = Counts {
+        let mut counts = StoreCounts {
             served: tables.events.len(&self.txn)?,
             held: tables.held.len(&self.txn)?,
             rows: 0,
@@ -112,32 +112,32 @@ impl Moment {
     }
 
     /// Shows every event: its sequence number if it is served. Served ones come first, in order.
-    pub fn each(&self, mut show: impl FnMut(Option<u64>, Record<'_>)) -> Result<()> {
+    pub fn for_each_event(&self, mut show: impl FnMut(Option<u64>, EventRecord<'_>)) -> Result<()> {
         for row in self.store.tables.events.iter(&self.txn)? {
             let (seq, bytes) = row?;
-            show(Some(number(seq)), Record::read(bytes)?);
+            show(Some(number(seq)), EventRecord::read(bytes)?);
         }
-        self.held(|record| show(None, record))
+        self.for_each_held(|record| show(None, record))
     }
 
     /// Shows every held event.
-    pub fn held(&self, mut show: impl FnMut(Record<'_>)) -> Result<()> {
+    pub fn for_each_held(&self, mut show: impl FnMut(EventRecord<'_>)) -> Result<()> {
         for row in self.store.tables.held.iter(&self.txn)? {
             let bytes = row?.1.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?;
-            show(Record::read(bytes)?);
+            show(EventRecord::read(bytes)?);
         }
         Ok(())
     }
 
     /// Writes all of it, densely, into a new store in an empty folder. `tell` hears how many rows are written and stops
     /// the work by an error of its own.
-    pub fn write_to<E: From<StoreError>>(
+    pub fn copy_to<E: From<StoreError>>(
         &self,
         folder: &Path,
         mut tell: impl FnMut(u64) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut rows = 0;
-        let env = open_env(folder, &Options { readers: 0, reserve_bytes: 0 })?;
+        let env = open_env(folder, &StoreOptions { readers: 0, reserve_bytes: 0 })?;
         for (name, table) in self.store.tables.all() {
             let mut txn = env.write_txn().map_err(StoreError::from)?;
             let copy: Database<Bytes, Bytes> = env.create_database(&mut txn, Some(name)).map_err(StoreError::from)?;
@@ -170,16 +170,16 @@ impl Moment {
 mod tests {
     use std::collections::BTreeSet;
 
-    use grasp_core::admission::io::{Restored, Write};
+    use grasp_core::admission::io::{RestoredItem, StoreWrite};
     use grasp_core::nostr::PublicKey;
-    use grasp_core::repo::{Identifier, RepoId, Site};
+    use grasp_core::repo::{Identifier, RepoId, RepoPath};
     use grasp_core::time::Timestamp;
     use grasp_sim::store_contract::draft;
     use tempfile::TempDir;
 
     use super::*;
 
-    fn put(store: &Store, writes: &[Write]) {
+    fn put(store: &Store, writes: &[StoreWrite]) {
         let mut batch = store.begin().expect("begins");
         for write in writes {
             batch.write(write).expect("writes");
@@ -187,53 +187,53 @@ mod tests {
         batch.commit().expect("commits");
     }
 
-    fn ids(moment: &Moment) -> BTreeSet<String> {
+    fn ids(snapshot: &StoreSnapshot) -> BTreeSet<String> {
         let mut ids = BTreeSet::new();
-        let show = |seq: Option<u64>, record: Record<'_>| {
+        let show = |seq: Option<u64>, record: EventRecord<'_>| {
             ids.insert(format!("{seq:?} {}", record.id()));
         };
-        moment.each(show).expect("reads");
+        snapshot.for_each_event(show).expect("reads");
         ids
     }
 
     #[test]
     fn a_moment_stays_and_its_copy_is_the_same_store_until_it_begins_anew() {
         let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-        let store = Store::open(folder.path(), Options { readers: 1, reserve_bytes: 0 }).expect("opens");
+        let store = Store::open(folder.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         let (served, held) = (draft(1, 30_617, 10, &[&["d", "x"]]), draft(1, 30_618, 10, &[&["d", "x"]]));
-        put(&store, &[Write::Put(served.clone()), Write::Hold(held.clone(), Timestamp(9))]);
-        let moment = store.moment().expect("a moment");
-        let shown = ids(&moment);
+        put(&store, &[StoreWrite::Put(served.clone()), StoreWrite::Hold(held.clone(), Timestamp(9))]);
+        let snapshot = store.snapshot().expect("a snapshot");
+        let shown = ids(&snapshot);
         assert_eq!(shown.len(), 2);
-        put(&store, &[Write::Release(held.id), Write::Put(draft(2, 1, 5, &[]))]);
-        assert_eq!(ids(&moment), shown, "what came later is not seen");
+        put(&store, &[StoreWrite::Release(held.id), StoreWrite::Put(draft(2, 1, 5, &[]))]);
+        assert_eq!(ids(&snapshot), shown, "what came later is not seen");
         let mut told = 0;
-        moment
-            .write_to(copy.path(), |rows| -> Result<()> {
+        snapshot
+            .copy_to(copy.path(), |rows| -> Result<()> {
                 told = rows;
                 Ok(())
             })
             .expect("copies");
-        let counts = moment.counts().expect("counts");
+        let counts = snapshot.counts().expect("counts");
         assert_eq!((counts.served, counts.held, counts.last_seq, counts.rows), (1, 1, 1, told));
         let files: Vec<_> = std::fs::read_dir(copy.path()).expect("lists").map(|file| file.expect("a file")).collect();
         assert!(matches!(&files[..], [file] if file.file_name() == "data.mdb"), "{files:?}");
 
-        let unchanging = Store::open_unchanging(copy.path()).expect("opens");
-        assert_eq!(ids(&unchanging.moment().expect("a moment")), shown);
+        let unchanging = Store::open_read_only(copy.path()).expect("opens");
+        assert_eq!(ids(&unchanging.snapshot().expect("a snapshot")), shown);
         assert_eq!((unchanging.id(), unchanging.last_seq()), (store.id(), 1));
         assert!(unchanging.begin().is_err(), "nothing can be written");
         drop(unchanging);
         assert_eq!(std::fs::read_dir(copy.path()).expect("lists").count(), 1, "nothing was written");
 
         let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid") };
-        let todo = Todo { site: Site::Announced(repo), pull: None };
-        Store::begin_anew(copy.path(), [todo.clone()].into_iter()).expect("begins anew");
-        let other = Store::open(copy.path(), Options { readers: 1, reserve_bytes: 0 }).expect("opens");
+        let todo = Todo { repo_path: RepoPath::Announced(repo), pull_request: None };
+        Store::prepare_restored_copy(copy.path(), [todo.clone()].into_iter()).expect("begins anew");
+        let other = Store::open(copy.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         assert_ne!(other.id(), store.id());
-        assert_eq!(ids(&other.moment().expect("a moment")), shown);
+        assert_eq!(ids(&other.snapshot().expect("a snapshot")), shown);
         let mut todos = Vec::new();
-        let tell = |restored| todos.extend(if let Restored::Todo(todo) = restored { Some(todo) } else { None });
+        let tell = |restored| todos.extend(if let RestoredItem::Todo(todo) = restored { Some(todo) } else { None });
         assert_eq!(other.restore(tell).expect("reads"), 0);
         assert_eq!(todos, [todo]);
     }
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn whoever_hears_of_the_rows_may_stop_the_work() {
         let (folder, copy) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-        let store = Store::open(folder.path(), Options { readers: 1, reserve_bytes: 0 }).expect("opens");
+        let store = Store::open(folder.path(), StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens");
         let stop = |_| Err(StoreError::Damaged("enough"));
         assert!(matches!(
-            store.moment().expect("a moment").write_to(copy.path(), stop),
+            store.snapshot().expect("a snapshot").copy_to(copy.path(), stop),
             Err(StoreError::Damaged("enough"))
         ));
     }

@@ -2,61 +2,61 @@
 
 use std::ops::Bound;
 
-use grasp_core::admission::io::{Summary, Tombstone, Write};
+use grasp_core::admission::io::{EventSummary, StoreWrite, Tombstone};
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
-use grasp_core::nostr::{PublicKey, Signed, kinds, supersedes};
+use grasp_core::nostr::{PublicKey, SignedEvent, kinds, supersedes};
 use grasp_core::repo::RepoId;
 use grasp_core::time::Timestamp;
 use heed::{PutFlags, RwTxn};
 
 use crate::error::{Result, StoreError};
-use crate::event_record::Record;
+use crate::event_record::EventRecord;
 use crate::index::{Entries, Pending, author_prefix};
 use crate::schema::{Table, TagKey, key, number, seq_of_key};
 use crate::store::Store;
 use crate::vanish::Purge;
 
 /// One write transaction. Everything that was written inside it is seen by its own facts; the world sees it after
-/// [`commit`](Batch::commit), durably and at once. Dropping it undoes everything.
-pub struct Batch<'s> {
+/// [`commit`](WriteTransaction::commit), durably and at once. Dropping it undoes everything.
+pub struct WriteTransaction<'s> {
     pub(crate) store: &'s Store,
     pub(crate) txn: RwTxn<'s>,
     pub(crate) pending: Pending,
     first_seq: u64,
     next_seq: u64,
     /// Pull requests that went with their authors and of which nobody has been told yet.
-    removed_pulls: Vec<Summary>,
+    removed_pull_requests: Vec<EventSummary>,
 }
 
-impl<'s> Batch<'s> {
+impl<'s> WriteTransaction<'s> {
     pub(crate) fn begin(store: &'s Store) -> Result<Self> {
         let txn = store.env.write_txn()?;
         let first_seq = store.last_seq() + 1;
         let pending = Pending::default();
-        Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pulls: Vec::new() })
+        Ok(Self { store, txn, pending, first_seq, next_seq: first_seq, removed_pull_requests: Vec::new() })
     }
 
     /// Carries out a wish of the registrar.
-    pub fn write(&mut self, write: &Write) -> Result<()> {
+    pub fn write(&mut self, write: &StoreWrite) -> Result<()> {
         match write {
-            Write::Put(event) => self.serve(event, &Record::write(event)),
-            Write::Except(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
-            Write::Hold(event, deadline) => self.hold(event, *deadline),
-            Write::Extend(id, deadline) => self.extend(*id, *deadline),
-            Write::Release(id) => self.release(*id),
-            Write::Unhold(id) => self.unhold(*id).map(drop),
-            Write::Remove(id) => self.remove(*id),
-            Write::Bury(tombstone) => self.bury(tombstone),
-            Write::Todo(todo) => self.note(todo),
-            Write::Done(todo) => self.done(todo),
-            Write::Stage(upload) => self.stage(upload),
-            Write::Unstage(site, event) => self.unstage(site, *event),
+            StoreWrite::Put(event) => self.serve(event, &EventRecord::write(event)),
+            StoreWrite::MarkException(id) => Ok(self.store.tables.exceptions.put(&mut self.txn, &id.0, &[])?),
+            StoreWrite::Hold(event, deadline) => self.hold(event, *deadline),
+            StoreWrite::ExtendHold(id, deadline) => self.extend(*id, *deadline),
+            StoreWrite::Release(id) => self.release(*id),
+            StoreWrite::DropHeld(id) => self.unhold(*id).map(drop),
+            StoreWrite::Remove(id) => self.remove(*id),
+            StoreWrite::AddTombstone(tombstone) => self.bury(tombstone),
+            StoreWrite::AddTodo(todo) => self.note(todo),
+            StoreWrite::RemoveTodo(todo) => self.done(todo),
+            StoreWrite::AddUpload(upload) => self.stage(upload),
+            StoreWrite::RemoveUpload(repo_path, event) => self.unstage(repo_path, *event),
         }
     }
 
     /// Served events whose own time is over, at most so many.
-    pub fn expired(&mut self, now: Timestamp, most: usize) -> Result<Vec<Summary>> {
+    pub fn expired_events(&mut self, now: Timestamp, most: usize) -> Result<Vec<EventSummary>> {
         let tables = self.store.tables;
         let mut due = Vec::new();
         for row in tables.expiry.iter(&self.txn)?.take(most) {
@@ -69,7 +69,7 @@ impl<'s> Batch<'s> {
         let mut found = Vec::new();
         for (expires_at, seq) in due {
             match tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                Some(bytes) => found.push(Record::read(bytes)?.summary()),
+                Some(bytes) => found.push(EventRecord::read(bytes)?.summary()),
                 // A row without its event would be due for ever.
                 None => {
                     let row: [u8; 16] = key(&[&expires_at.to_be_bytes(), &seq.to_be_bytes()]);
@@ -86,7 +86,7 @@ impl<'s> Batch<'s> {
     }
 
     /// Goes on with emptying the shelves of authors who vanished. True while there is more to do.
-    pub fn purge(&mut self) -> Result<bool> {
+    pub fn purge_slice(&mut self) -> Result<bool> {
         let row = self.store.tables.purging.first(&self.txn)?;
         let Some((author, purge)) = row.map(|(author, purge)| (PublicKey(key(&[author])), Purge::read(purge))) else {
             return Ok(false);
@@ -101,10 +101,10 @@ impl<'s> Batch<'s> {
     }
 
     /// Takes the pull requests that went with a vanished author in this batch since the last call, by
-    /// [`Tombstone::Author`] or by [`purge`](Self::purge), each once: at most [`limits::REMOVAL_SLICE`] and what the batch
+    /// [`Tombstone::Author`] or by [`purge`](Self::purge), each once: at most [`limits::REMOVAL_SLICE_EVENTS`] and what the batch
     /// itself had put for each of these. What follows from their going belongs into this batch.
-    pub fn take_removed_pulls(&mut self) -> Vec<Summary> {
-        std::mem::take(&mut self.removed_pulls)
+    pub fn take_removed_pull_requests(&mut self) -> Vec<EventSummary> {
+        std::mem::take(&mut self.removed_pull_requests)
     }
 
     /// Makes it durable and visible. After this nothing of it can be lost.
@@ -120,7 +120,7 @@ impl<'s> Batch<'s> {
         let tables = self.store.tables;
         if let Some(known) = tables.ids.get(&self.txn, &event.id.0)?.map(number) {
             let doomed = match tables.events.get(&self.txn, &known.to_be_bytes())? {
-                Some(bytes) => self.is_doomed(&Record::read(bytes)?, known)?,
+                Some(bytes) => self.is_doomed(&EventRecord::read(bytes)?, known)?,
                 None => false,
             };
             if !doomed {
@@ -129,7 +129,7 @@ impl<'s> Batch<'s> {
             // A vanished author has left it behind; it has come again and stays.
             self.remove_doomed(known)?;
         }
-        let record = Record::read(bytes)?;
+        let record = EventRecord::read(bytes)?;
         let seq = self.next_seq;
         self.next_seq += 1;
         if let Some(coordinate) = event.coordinate() {
@@ -149,10 +149,10 @@ impl<'s> Batch<'s> {
         Ok(())
     }
 
-    fn hold(&mut self, event: &Signed, deadline: Timestamp) -> Result<()> {
+    fn hold(&mut self, event: &SignedEvent, deadline: Timestamp) -> Result<()> {
         let tables = &self.store.tables;
         let mut row = deadline.0.to_be_bytes().to_vec();
-        row.extend_from_slice(&Record::write(event));
+        row.extend_from_slice(&EventRecord::write(event));
         tables.held.put(&mut self.txn, &event.id.0, &row)?;
         let author: [u8; 64] = key(&[&event.pubkey.0, &event.id.0]);
         tables.held_by_author.put(&mut self.txn, &author, &[])?;
@@ -169,7 +169,7 @@ impl<'s> Batch<'s> {
 
     fn release(&mut self, id: EventId) -> Result<()> {
         let Some(bytes) = self.unhold(id)? else { return Ok(()) };
-        let event = Record::read(&bytes)?.event()?;
+        let event = EventRecord::read(&bytes)?.event()?;
         self.serve(&event, &bytes)
     }
 
@@ -178,7 +178,7 @@ impl<'s> Batch<'s> {
         let tables = &self.store.tables;
         let Some(row) = tables.held.get(&self.txn, &id.0)?.map(<[u8]>::to_vec) else { return Ok(None) };
         let bytes = row.get(8..).ok_or(StoreError::Damaged("a held row is too short"))?.to_vec();
-        let author: [u8; 64] = key(&[&Record::read(&bytes)?.author().0, &id.0]);
+        let author: [u8; 64] = key(&[&EventRecord::read(&bytes)?.author().0, &id.0]);
         tables.held.delete(&mut self.txn, &id.0)?;
         tables.held_by_author.delete(&mut self.txn, &author)?;
         Ok(Some(bytes))
@@ -194,7 +194,7 @@ impl<'s> Batch<'s> {
     fn remove_seq(&mut self, seq: u64) -> Result<()> {
         let tables = self.store.tables;
         let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?.map(<[u8]>::to_vec) else { return Ok(()) };
-        let record = Record::read(&bytes)?;
+        let record = EventRecord::read(&bytes)?;
         let entries = Entries::of(&record, seq, self.store.digest);
         if seq >= self.first_seq {
             self.pending.cancel(&entries);
@@ -238,11 +238,11 @@ impl<'s> Batch<'s> {
                 tables.purging.put(&mut self.txn, &author.0, &purge.row())?;
                 self.purge_author(*author, purge)?;
             }
-            Tombstone::Withdrawn(repo, stamp) => {
+            Tombstone::Withdrawn(repo, version) => {
                 let hash = self.store.digest.coordinate(&announcement_of(repo));
                 let old = tables.withdrawn.get(&self.txn, &hash)?.map(read_stamp).transpose()?;
-                if old.is_none_or(|old| supersedes(*stamp, old)) {
-                    let row: [u8; 40] = key(&[&stamp.created_at.0.to_be_bytes(), &stamp.id.0]);
+                if old.is_none_or(|old| supersedes(*version, old)) {
+                    let row: [u8; 40] = key(&[&version.created_at.0.to_be_bytes(), &version.id.0]);
                     tables.withdrawn.put(&mut self.txn, &hash, &row)?;
                 }
             }
@@ -270,8 +270,9 @@ impl<'s> Batch<'s> {
         let mut last = None;
         let mut read = 0;
         let start = [prefix, &purge.start()].concat();
-        for row in
-            table.range(&self.txn, &(Bound::Excluded(start.as_slice()), Bound::Unbounded))?.take(limits::REMOVAL_SLICE)
+        for row in table
+            .range(&self.txn, &(Bound::Excluded(start.as_slice()), Bound::Unbounded))?
+            .take(limits::REMOVAL_SLICE_EVENTS)
         {
             let (entry, _) = row?;
             if !entry.starts_with(prefix) {
@@ -281,7 +282,7 @@ impl<'s> Batch<'s> {
             last = entry.last_chunk().copied();
             let seq = seq_of_key(entry);
             if let Some(bytes) = tables.events.get(&self.txn, &seq.to_be_bytes())?
-                && purge.dooms(&Record::read(bytes)?, seq, &author)
+                && purge.dooms(&EventRecord::read(bytes)?, seq, &author)
             {
                 doomed.push(seq);
             }
@@ -289,8 +290,11 @@ impl<'s> Batch<'s> {
         for seq in doomed {
             self.remove_doomed(seq)?;
         }
-        let next =
-            if read == limits::REMOVAL_SLICE { last.map(|place| purge.after(place)) } else { purge.next_phase() };
+        let next = if read == limits::REMOVAL_SLICE_EVENTS {
+            last.map(|place| purge.after(place))
+        } else {
+            purge.next_phase()
+        };
         match next {
             Some(purge) => tables.purging.put(&mut self.txn, &author.0, &purge.row())?,
             None => drop(tables.purging.delete(&mut self.txn, &author.0)?),
@@ -305,7 +309,7 @@ impl<'s> Batch<'s> {
         }
         for seq in self.first_seq..self.next_seq {
             let doomed = match self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-                Some(bytes) => purge.dooms(&Record::read(bytes)?, seq, author),
+                Some(bytes) => purge.dooms(&EventRecord::read(bytes)?, seq, author),
                 None => false,
             };
             if doomed {
@@ -318,9 +322,9 @@ impl<'s> Batch<'s> {
     /// Removes an event of a vanished author. The registrar does not know of these, and a pull request has left refs.
     fn remove_doomed(&mut self, seq: u64) -> Result<()> {
         if let Some(bytes) = self.store.tables.events.get(&self.txn, &seq.to_be_bytes())? {
-            let record = Record::read(bytes)?;
+            let record = EventRecord::read(bytes)?;
             if kinds::is_pull_request(record.kind()) {
-                self.removed_pulls.push(record.summary());
+                self.removed_pull_requests.push(record.summary());
             }
         }
         self.remove_seq(seq)
@@ -332,10 +336,10 @@ pub(crate) fn announcement_of(repo: &RepoId) -> Coordinate {
     Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() }
 }
 
-pub(crate) fn read_stamp(row: &[u8]) -> Result<grasp_core::nostr::Stamp> {
-    let damaged = || StoreError::Damaged("a stamp of the wrong length");
+pub(crate) fn read_stamp(row: &[u8]) -> Result<grasp_core::nostr::EventVersion> {
+    let damaged = || StoreError::Damaged("a version of the wrong length");
     let (created_at, id) = row.split_at_checked(8).ok_or_else(damaged)?;
-    Ok(grasp_core::nostr::Stamp {
+    Ok(grasp_core::nostr::EventVersion {
         created_at: Timestamp(number(created_at)),
         id: EventId(id.try_into().map_err(|_| damaged())?),
     })

@@ -3,7 +3,7 @@
 use grasp_core::nostr::{PublicKey, kinds};
 use grasp_core::time::Timestamp;
 
-use crate::event_record::Record;
+use crate::event_record::EventRecord;
 use crate::schema::{Place, key, number, place};
 
 /// A removal that is under way: readers honour it at once, the disk is emptied in slices behind it.
@@ -66,7 +66,7 @@ impl Purge {
     }
 
     /// Whether an event goes: the author's own, except its requests to vanish, and what was wrapped for it (NIP-62).
-    pub(crate) fn dooms(self, record: &Record<'_>, seq: u64, author: &PublicKey) -> bool {
+    pub(crate) fn dooms(self, record: &EventRecord<'_>, seq: u64, author: &PublicKey) -> bool {
         if record.created_at() > self.up_to || seq > self.up_to_seq {
             return false;
         }

@@ -6,15 +6,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use grasp_core::nostr::event::{Coordinate, EventId};
 use grasp_core::nostr::{PublicKey, kinds};
-use grasp_core::repo::catalog::Place;
-use grasp_core::repo::{Identifier, RepoId, Service};
-use grasp_core::state_machine::Machine;
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::{Identifier, RepoId, ServiceAddress};
+use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::health::BackoffConfig;
-use grasp_core::sync::io::{Arrived, Followed, Heard, Input, LocalIds, Loss, Note, Output, Root, Say, Session, SubId};
-use grasp_core::sync::rejected::RefusedConfig;
-use grasp_core::sync::relay_limits::Terms;
-use grasp_core::sync::{SyncConfig, Syncer};
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::sync::io::{
+    DisconnectReason, IncomingMessage, LocalIds, OutgoingMessage, RepoNeeds, RootEvent, ServedEvent, SessionId,
+    SubscriptionId, SyncInput, SyncNote, SyncOutput,
+};
+use grasp_core::sync::rejected::RejectedEventsConfig;
+use grasp_core::sync::relay_limits::Nip11Info;
+use grasp_core::sync::{SyncConfig, SyncMachine};
+use grasp_core::time::{MonoTime, Now, Timestamp};
 use serde::Serialize;
 
 use super::sheet;
@@ -111,11 +114,11 @@ impl Figures {
 
 /// The world around the machine.
 struct Play {
-    machine: Syncer,
+    machine: SyncMachine,
     now: Now,
-    facts: VecDeque<Input>,
+    facts: VecDeque<SyncInput>,
     extent: Extent,
-    open: BTreeMap<Session, BTreeSet<SubId>>,
+    open: BTreeMap<SessionId, BTreeSet<SubscriptionId>>,
     most_subscriptions: usize,
     caught_up: u64,
     phase: Phase,
@@ -131,17 +134,17 @@ pub(super) fn run(extent: Extent) -> Result<Figures> {
     let mut play = Play::new(extent)?;
     for index in 0..extent.repositories {
         let name = repo(index)?.identifier;
-        let interest = Input::Interest(name, vec![play.followed(index)?]);
+        let interest = SyncInput::RepoNeeds(name, vec![play.followed(index)?]);
         play.facts.push_back(interest);
         play.drain()?;
     }
-    play.facts.push_back(Input::Ready);
+    play.facts.push_back(SyncInput::Ready);
     play.until_caught_up()?;
     let catch_up = play.end_phase();
     let memory_kb = Process::Own.memory()?.rss_anon_kb.saturating_sub(before);
     for number in 0..ARRIVALS {
         let arrival = play.arrival(number)?;
-        play.facts.push_back(Input::Served(arrival));
+        play.facts.push_back(SyncInput::Served(arrival));
         play.drain()?;
     }
     // The window, and what it leads to.
@@ -166,21 +169,21 @@ pub(super) fn run(extent: Extent) -> Result<Figures> {
 impl Play {
     fn new(extent: Extent) -> Result<Self> {
         let config = SyncConfig {
-            service: Service::new("bench.example", "").context("no service")?,
+            service: ServiceAddress::new("bench.example", "").context("no service")?,
             instance: "bench".into(),
             bootstrap: Vec::new(),
-            window_millis: 5_000,
+            batch_window_millis: 5_000,
             values_per_filter: 100,
-            negentropy: true,
+            use_negentropy: true,
             backoff: BackoffConfig { base_secs: 5, max_secs: 3_600 },
-            refused: RefusedConfig::default(),
+            rejected: RejectedEventsConfig::default(),
             epoch: 1,
             seed: 1,
-            flaw: None,
+            fault: None,
         };
-        let now = Now { mono: Moment(1_000), wall: Timestamp(EPOCH) };
+        let now = Now { mono: MonoTime(1_000), wall: Timestamp(EPOCH) };
         Ok(Self {
-            machine: Syncer::new(config),
+            machine: SyncMachine::new(config),
             now,
             facts: VecDeque::new(),
             extent,
@@ -195,13 +198,13 @@ impl Play {
         })
     }
 
-    fn followed(&self, index: u64) -> Result<Followed> {
+    fn followed(&self, index: u64) -> Result<RepoNeeds> {
         let relays = self.extent.relays;
         let each = PER_REPOSITORY.min(relays);
         let first = index * each;
         let repo = repo(index)?;
-        Ok(Followed {
-            place: Place::Served,
+        Ok(RepoNeeds {
+            status: EventStatus::Served,
             relays: (0..each).map(|number| format!("ws://{}", place(((first + number) % relays) as usize))).collect(),
             authors: vec![repo.owner],
             seq: index + 1,
@@ -210,19 +213,19 @@ impl Play {
     }
 
     /// The roots of a repository, made when they are asked for: they are not to count as memory of this program.
-    fn roots(&self, repo: &RepoId) -> Result<Vec<Root>> {
+    fn roots(&self, repo: &RepoId) -> Result<Vec<RootEvent>> {
         let index: u64 = repo.identifier.as_str().trim_start_matches("tool-").parse()?;
         let first = self.extent.repositories + index * self.extent.roots;
-        let root = |number: u64| Root { seq: first + number + 1, id: id(index, number) };
+        let root = |number: u64| RootEvent { seq: first + number + 1, id: id(index, number) };
         Ok((0..self.extent.roots).map(root).collect())
     }
 
-    fn arrival(&self, number: u64) -> Result<Arrived> {
+    fn arrival(&self, number: u64) -> Result<ServedEvent> {
         let index = number % self.extent.repositories;
         let repo = repo(index)?;
         let identifier = repo.identifier.as_str().to_owned();
         let coordinate = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: identifier };
-        Ok(Arrived {
+        Ok(ServedEvent {
             seq: self.extent.repositories * (1 + self.extent.roots) + number + 1,
             id: id(index, self.extent.roots + number),
             kind: kinds::ISSUE,
@@ -269,55 +272,57 @@ impl Play {
     }
 
     /// Does what the machine wants, as a relay without anything would answer. Gives the bytes of what was said.
-    fn act(&mut self, output: Output) -> Result<usize> {
+    fn act(&mut self, output: SyncOutput) -> Result<usize> {
         match output {
-            Output::Dial(session, _) => {
-                let terms = Terms {
+            SyncOutput::Dial(session, _) => {
+                let terms = Nip11Info {
                     max_subscriptions: Some(SUBSCRIPTIONS as u64),
                     max_filters: Some(10),
                     max_limit: Some(500),
                     max_message_length: Some(128 * 1024),
                     negentropy: Some(false),
-                    ..Terms::default()
+                    ..Nip11Info::default()
                 };
-                self.facts.push_back(Input::Up(session, Some(terms)));
+                self.facts.push_back(SyncInput::Connected(session, Some(terms)));
             }
-            Output::HangUp(session) => self.facts.push_back(Input::Down(session, Loss::HungUp)),
-            Output::Say(session, Say::Req(sub, filters)) => {
+            SyncOutput::Disconnect(session) => {
+                self.facts.push_back(SyncInput::Disconnected(session, DisconnectReason::ClosedByUs))
+            }
+            SyncOutput::Send(session, OutgoingMessage::Req(sub, filters)) => {
                 let open = self.open.entry(session).or_default();
                 open.insert(sub);
                 self.most_subscriptions = self.most_subscriptions.max(open.len());
                 if open.len() > SUBSCRIPTIONS {
                     bail!("{} subscriptions on one connection", open.len());
                 }
-                self.facts.push_back(Input::Heard(session, Heard::Eose(sub, None)));
+                self.facts.push_back(SyncInput::Message(session, IncomingMessage::Eose(sub, None)));
                 let values = |filter: &grasp_core::nostr::Filter| -> usize {
                     filter.tags.iter().flat_map(|(_, values)| values).map(|value| value.len() + 3).sum()
                 };
                 return Ok(filters.iter().map(values).sum());
             }
-            Output::Say(session, Say::Close(sub)) => {
+            SyncOutput::Send(session, OutgoingMessage::Close(sub)) => {
                 self.open.entry(session).or_default().remove(&sub);
             }
-            Output::Say(session, Say::NegOpen(sub, ..)) => {
+            SyncOutput::Send(session, OutgoingMessage::NegOpen(sub, ..)) => {
                 let text = "error: negentropy is not supported here".to_owned();
-                self.facts.push_back(Input::Heard(session, Heard::NegErr(sub, text, None)));
+                self.facts.push_back(SyncInput::Message(session, IncomingMessage::NegErr(sub, text, None)));
             }
-            Output::AskRoots(repo) => {
+            SyncOutput::QueryRootEvents(repo) => {
                 let roots = self.roots(&repo)?;
-                self.facts.push_back(Input::Roots(repo, roots));
+                self.facts.push_back(SyncInput::RootEvents(repo, roots));
             }
-            Output::AskIds(ask, _) => {
-                self.facts.push_back(Input::Ids(ask, LocalIds { items: Vec::new(), down_to: None }));
+            SyncOutput::QueryLocalIds(ask, _) => {
+                self.facts.push_back(SyncInput::LocalIds(ask, LocalIds { items: Vec::new(), complete_since: None }));
             }
-            Output::AskMissing(ask, ids) => self.facts.push_back(Input::Missing(ask, ids)),
-            Output::Note(Note::CaughtUp { .. }) => self.caught_up += 1,
-            Output::Say(..)
-            | Output::Submit(_)
-            | Output::Release(_)
-            | Output::Remember(_)
-            | Output::Forget(_)
-            | Output::Note(_) => {}
+            SyncOutput::QueryMissingIds(ask, ids) => self.facts.push_back(SyncInput::MissingIds(ask, ids)),
+            SyncOutput::Note(SyncNote::CaughtUp { .. }) => self.caught_up += 1,
+            SyncOutput::Send(..)
+            | SyncOutput::Submit(_)
+            | SyncOutput::ReleasePermit(_)
+            | SyncOutput::StoreRow(_)
+            | SyncOutput::DeleteRow(_)
+            | SyncOutput::Note(_) => {}
         }
         Ok(0)
     }
@@ -384,22 +389,22 @@ fn id(repo: u64, number: u64) -> EventId {
     EventId(Random::new(repo, number).bytes())
 }
 
-fn name(fact: &Input) -> &'static str {
+fn name(fact: &SyncInput) -> &'static str {
     match fact {
-        Input::Restored(_) => "restored",
-        Input::Ready => "ready",
-        Input::Interest(..) => "interest",
-        Input::Roots(..) => "roots",
-        Input::Served(_) => "served",
-        Input::Up(..) => "up",
-        Input::Heard(..) => "heard",
-        Input::Unsent(..) => "unsent",
-        Input::Down(..) => "down",
-        Input::Ids(..) => "ids",
-        Input::Missing(..) => "missing",
-        Input::Judged(..) => "judged",
-        Input::Order(_) => "order",
-        Input::Rules(_) => "rules",
+        SyncInput::Restored(_) => "restored",
+        SyncInput::Ready => "ready",
+        SyncInput::RepoNeeds(..) => "interest",
+        SyncInput::RootEvents(..) => "roots",
+        SyncInput::Served(_) => "served",
+        SyncInput::Connected(..) => "up",
+        SyncInput::Message(..) => "heard",
+        SyncInput::Unsent(..) => "unsent",
+        SyncInput::Disconnected(..) => "down",
+        SyncInput::LocalIds(..) => "ids",
+        SyncInput::MissingIds(..) => "missing",
+        SyncInput::SubmitResult(..) => "judged",
+        SyncInput::Command(_) => "order",
+        SyncInput::PolicyChanged(_) => "rules",
     }
 }
 

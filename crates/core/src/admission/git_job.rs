@@ -1,123 +1,129 @@
-//! Work for the git room. An order is durable steps in a fixed order; a crash between any two of them is repaired by
-//! ordering again, because what an order asks for is a condition, not a change.
+//! Git jobs: the work that [`Admission`](super::Admission) plans and the git workers carry out.
+//!
+//! A job consists of durable steps in a fixed order. It describes the desired condition of a repository, not a change,
+//! so that a crash between any two steps is repaired by running the job again
+//! (docs/design/admission.md#git-jobs-per-repository).
 
 use crate::nostr::event::EventId;
-use crate::repo::Site;
+use crate::repo::RepoPath;
 
-/// Names one order for the life of the process.
+/// Identifies a git job for the lifetime of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct OrderId(pub u64);
+pub struct GitJobId(pub u64);
 
-/// Work on one site. At most one order per repository name is under way.
+/// Work on one repository. At most one job runs at a time for all repositories with the same identifier.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Order {
-    /// What the result will carry.
-    pub id: OrderId,
-    /// Where.
-    pub site: Site,
-    /// What.
-    pub work: Work,
+pub struct GitJob {
+    /// Repeated in the result.
+    pub id: GitJobId,
+    /// The repository.
+    pub repo_path: RepoPath,
+    /// What to do.
+    pub operation: GitOperation,
 }
 
-/// What to do at a site.
+/// The operation of a git job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Work {
-    /// Bring objects and refs into line with what has been signed.
-    Align(Align),
-    /// Put uploads that nobody has signed yet aside, each `incoming/<from>` to `staged/<to>`, durably.
-    Stage(Vec<(Parcel, Parcel)>),
-    /// The site is hosted no more: everybody who reads its pool first copies out what its own refs need, then the folder
-    /// goes.
-    Retire {
-        /// The sites that may read its pool, each with the pools that it may read from now on.
-        readers: Vec<(Site, Vec<Site>)>,
+pub enum GitOperation {
+    /// Brings objects and refs into line with the signed events.
+    Align(Alignment),
+    /// Moves uploads whose event is not known yet from `incoming/<from>` to `staged/<to>`, durably.
+    StageUploads(Vec<(ReceivedPack, ReceivedPack)>),
+    /// Deletes a repository that is no longer hosted. Before that, every repository that reads its pool copies the
+    /// objects that its own refs need.
+    Delete {
+        /// The repositories that may read its pool, each with the repositories whose pools it may read from now on.
+        readers: Vec<(RepoPath, Vec<RepoPath>)>,
     },
 }
 
-/// How a site should be. Steps in the order of the fields.
+/// The desired condition of a repository. The steps run in the order of the fields.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Align {
-    /// Received and checked packs that move into the site's own pool.
-    pub adopt: Vec<Parcel>,
-    /// When it was checked that everything that candidates and pull requests need is in the adopted packs and the
-    /// readable pools: the number of prunings before it. Nothing was taken away since if that number is the same.
-    pub checked: Option<u64>,
-    /// The sites whose pools this one may read beside its own. A pool that it may read no longer is copied from first.
-    pub lenders: Vec<Site>,
-    /// States, the best first. The first of them whose objects are readable here, with everything that they need, becomes
-    /// the branches, the tags and HEAD; branches and tags that it does not declare go.
-    pub candidates: Vec<Candidate>,
-    /// What becomes of branches and tags if no candidate is complete.
-    pub otherwise: Otherwise,
-    /// Pull requests that should have their ref here.
-    pub pulls: Vec<Pull>,
-    /// Events whose `refs/nostr/<id>` should not be here.
-    pub drop_pulls: Vec<EventId>,
+pub struct Alignment {
+    /// Received and checked packs that are moved into the repository's own pool.
+    pub adopt: Vec<ReceivedPack>,
+    /// The number of prunes before the check that the adopted packs and the readable pools contain everything that
+    /// candidates and pull requests need; `None` if there was no check. If the number has not changed, no object was
+    /// removed since the check.
+    pub checked_prune_count: Option<u64>,
+    /// The other repositories whose pools this one may read. From a pool that it may no longer read, the needed objects
+    /// are copied first.
+    pub alternates: Vec<RepoPath>,
+    /// States, newest first. The first one whose objects are complete in the readable pools becomes the branches, the
+    /// tags and HEAD. Branches and tags that it does not declare are removed.
+    pub candidates: Vec<CandidateState>,
+    /// What happens to branches and tags if no candidate is complete.
+    pub fallback: RefFallback,
+    /// Pull requests that should have their ref in this repository.
+    pub pull_requests: Vec<PullRequestRef>,
+    /// Events whose `refs/nostr/<id>` should not exist in this repository.
+    pub drop_pull_requests: Vec<EventId>,
 }
 
-/// A received pack that has not become part of a pool: the name of its folder.
+/// A received pack that is not part of a pool yet, identified by its folder.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Parcel {
-    /// `incoming/<n>`: it belongs to a push that is under way and does not outlive the process.
+pub enum ReceivedPack {
+    /// `incoming/<n>`: belongs to a running push or fetch. It is deleted when the process restarts.
     Incoming(u64),
-    /// `staged/<n>`: it waits for its event and has a row in the store.
+    /// `staged/<n>`: waits for its event and is recorded in the store.
     Staged(u64),
 }
 
-/// A state that a repository may be brought into line with.
+/// A state that a repository may be aligned with.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Candidate {
-    /// The state.
+pub struct CandidateState {
+    /// The id of the state event.
     pub event: EventId,
-    /// Branches and tags, by name, with their object ids.
+    /// Branches and tags with their object ids.
     pub refs: Vec<(String, String)>,
-    /// Where HEAD should point; `None` leaves it where it is.
+    /// The branch that HEAD should point to; `None` leaves HEAD unchanged.
     pub head: Option<String>,
-    /// Sites from whose pools its objects may be copied if they are not readable here: its author speaks for them too.
-    pub sources: Vec<Site>,
+    /// Repositories from whose pools its objects may be copied if they are not readable here. The state's author is a
+    /// maintainer of these repositories, too.
+    pub sources: Vec<RepoPath>,
 }
 
-/// What becomes of branches and tags if no candidate is complete.
+/// What happens to branches and tags if no candidate is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Otherwise {
-    /// They stay until the data of a candidate is here.
+pub enum RefFallback {
+    /// They stay until a candidate is complete.
     #[default]
     Keep,
-    /// They go: nothing that is signed declares them.
+    /// They are removed, because no served state declares them.
     Clear,
 }
 
-/// A pull request that should have its ref at a site.
+/// A pull request that should have its ref in a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pull {
-    /// The event.
+pub struct PullRequestRef {
+    /// The id of the pull request event.
     pub event: EventId,
     /// Its commit.
     pub tip: String,
-    /// Sites from whose pools the commit may be copied if it is not readable here.
-    pub sources: Vec<Site>,
+    /// Repositories from whose pools the commit may be copied if it is not readable here.
+    pub sources: Vec<RepoPath>,
 }
 
-/// What came of an order.
+/// The outcome of a git job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// The site is as it should be, as far as its objects allow.
-    Aligned(Aligned),
-    /// The uploads are aside.
+pub enum GitJobOutcome {
+    /// The repository is aligned, as far as its objects are complete.
+    Aligned(AlignmentResult),
+    /// The uploads were moved to `staged/`.
     Staged,
-    /// The site is gone.
-    Retired,
-    /// Nothing that is served was changed; the same may be ordered again. The text is for a person.
+    /// The repository was deleted.
+    Deleted,
+    /// The job failed with this error text. Nothing that is served was changed, and the job may be repeated.
     Failed(String),
 }
 
-/// How a site came to be.
+/// The condition of a repository after an alignment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Aligned {
-    /// The candidate that branches and tags follow now.
+pub struct AlignmentResult {
+    /// The candidate that branches and tags are aligned with now.
     pub chosen: Option<EventId>,
-    /// Those of the ordered pull requests that have their ref here now.
-    pub pulls: Vec<EventId>,
-    /// Whether there are any refs left at the site.
-    pub empty: bool,
+    /// The pull requests of the job that have their ref now.
+    pub pull_requests: Vec<EventId>,
+    /// Whether the repository has no refs left.
+    pub is_empty: bool,
 }

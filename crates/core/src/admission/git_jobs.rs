@@ -6,454 +6,518 @@
 
 use std::collections::BTreeSet;
 
-use super::git_job::{Align, Aligned, Candidate, Order, OrderId, Otherwise, Outcome, Parcel, Pull, Work};
-use super::git_job_results::{Pushed, todo_of};
-use super::io::{Arrival, Haul, Output, Push, Question, Told};
-use super::purgatory::{Waiting, What};
-use super::push::{Named, Permit, PushRefusal, Scene};
-use super::repo_queue::{Job, Next, Task};
-use super::{Registrar, push};
-use crate::disk_budget::{Mark, Whose};
+use super::git_job::{
+    Alignment, AlignmentResult, CandidateState, GitJob, GitJobId, GitJobOutcome, GitOperation, PullRequestRef,
+    ReceivedPack, RefFallback,
+};
+use super::git_job_results::{FinishedPush, todo_for_task};
+use super::io::{AdmissionOutput, FetchedPack, ReceivedPush, RepoLookup, RepoLookupResult, RequestedPush};
+use super::purgatory::{HeldEvent, HeldKind};
+use super::push::{PushContext, PushPermit, PushRejection, RefEvent};
+use super::repo_queue::{QueuedWork, RepoTask, RunningJob};
+use super::{Admission, push};
+use crate::disk_budget::{DiskLevel, QuotaUser};
 use crate::limits;
 use crate::nostr::event::{Event, EventId};
-use crate::repo::catalog::Place;
+use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{RepoId, Site, State};
+use crate::repo::{RepoId, RepoPath, RepoState};
 use crate::time::Now;
 
 /// Why the store was asked.
 #[derive(Clone, Debug)]
-pub(super) enum Purpose {
+pub(super) enum LookupPurpose {
     /// May this push happen?
-    Permit(Push),
+    Permit(RequestedPush),
     /// A push that arrived has its turn.
-    Arrival(Box<Arrival>),
+    Arrival(Box<ReceivedPush>),
     /// A task has its turn.
-    Task(Task),
+    Task(RepoTask),
     /// The uploads of a push are aside; the rest of it follows.
-    Resume(Box<Arrival>, Permit, Vec<(EventId, u64)>),
+    Resume(Box<ReceivedPush>, PushPermit, Vec<(EventId, u64)>),
     /// Git has done its part of a job.
-    Finish(Job, Aligned),
+    Finish(RunningJob, AlignmentResult),
 }
 
-impl Registrar {
+impl Admission {
     /// A complete push waits for its turn.
-    pub(super) fn push_arrived(&mut self, arrival: Box<Arrival>) {
-        if let Err(id) = self.lanes.join(arrival) {
-            self.wish(Output::PushDone(id, Err(PushRefusal::Busy)));
+    pub(super) fn push_received(&mut self, received_push: Box<ReceivedPush>) {
+        if let Err(id) = self.queues.join(received_push) {
+            self.emit(AdmissionOutput::PushDone(id, Err(PushRejection::Busy)));
         }
     }
 
     /// Asks the next thing that must be known, if nothing is being asked.
-    pub(super) fn proceed(&mut self) {
-        if self.asked.is_some() {
+    pub(super) fn start_next_lookup(&mut self) {
+        if self.pending_lookup.is_some() {
             return;
         }
-        let purpose = self.asking.pop_front().or_else(|| {
-            self.lanes.next().map(|next| match next {
-                Next::Arrival(arrival) => Purpose::Arrival(arrival),
-                Next::Task(task) => Purpose::Task(task),
+        let purpose = self.lookup_queue.pop_front().or_else(|| {
+            self.queues.next().map(|next| match next {
+                QueuedWork::Arrival(received_push) => LookupPurpose::Arrival(received_push),
+                QueuedWork::Task(task) => LookupPurpose::Task(task),
             })
         });
         if let Some(purpose) = purpose {
-            self.wish(Output::Ask(self.question(&purpose)));
-            self.asked = Some(purpose);
+            self.emit(AdmissionOutput::Lookup(self.lookup_for(&purpose)));
+            self.pending_lookup = Some(purpose);
         }
     }
 
-    fn question(&self, purpose: &Purpose) -> Question {
-        let (site, events) = match purpose {
-            Purpose::Permit(push) => (&push.site, self.events_of_push(push)),
-            Purpose::Arrival(arrival) | Purpose::Resume(arrival, ..) => {
-                (&arrival.push.site, self.events_of_push(&arrival.push))
+    fn lookup_for(&self, purpose: &LookupPurpose) -> RepoLookup {
+        let (repo_path, events) = match purpose {
+            LookupPurpose::Permit(push) => (&push.repo_path, self.events_of_push(push)),
+            LookupPurpose::Arrival(received_push) | LookupPurpose::Resume(received_push, ..) => {
+                (&received_push.push.repo_path, self.events_of_push(&received_push.push))
             }
-            Purpose::Task(task @ (Task::Align(_) | Task::Adopt(_))) => {
-                (task.site(), self.states_for(task.site()).into_iter().map(|(id, _)| id).collect())
+            LookupPurpose::Task(task @ (RepoTask::Align(_) | RepoTask::Adopt(_))) => {
+                (task.repo_path(), self.states_for(task.repo_path()).into_iter().map(|(id, _)| id).collect())
             }
-            Purpose::Task(Task::Pull(site, event)) => (site, vec![*event]),
-            Purpose::Task(Task::Retire(site)) => (site, Vec::new()),
-            Purpose::Finish(job, aligned) => {
+            LookupPurpose::Task(RepoTask::PullRequest(repo_path, event)) => (repo_path, vec![*event]),
+            LookupPurpose::Task(RepoTask::Delete(repo_path)) => (repo_path, Vec::new()),
+            LookupPurpose::Finish(job, aligned) => {
                 let mut events: Vec<EventId> =
-                    aligned.chosen.into_iter().chain(aligned.pulls.iter().copied()).collect();
-                let site = match job {
-                    Job::Task(task) => {
-                        if let Task::Align(_) | Task::Adopt(_) = task {
-                            let states = self.states_for(task.site()).into_iter();
-                            events.extend(states.filter(|(_, place)| *place == Place::Held).map(|(id, _)| id));
+                    aligned.chosen.into_iter().chain(aligned.pull_requests.iter().copied()).collect();
+                let repo_path = match job {
+                    RunningJob::Task(task) => {
+                        if let RepoTask::Align(_) | RepoTask::Adopt(_) = task {
+                            let states = self.states_for(task.repo_path()).into_iter();
+                            events.extend(states.filter(|(_, status)| *status == EventStatus::Held).map(|(id, _)| id));
                         }
-                        task.site()
+                        task.repo_path()
                     }
-                    Job::Push { arrival, permit, .. } => {
-                        events.extend(permit.state.map(|stamp| stamp.id));
-                        events.extend(permit.pulls.iter().chain(&permit.uploads).map(|(id, _)| *id));
-                        &arrival.push.site
+                    RunningJob::Push { received_push, permit, .. } => {
+                        events.extend(permit.state.map(|version| version.id));
+                        events.extend(permit.pull_requests.iter().chain(&permit.uploads).map(|(id, _)| *id));
+                        &received_push.push.repo_path
                     }
                 };
-                (site, events)
+                (repo_path, events)
             }
         };
-        let strays = matches!(purpose, Purpose::Task(Task::Align(_) | Task::Adopt(_)));
-        let grows = matches!(purpose, Purpose::Permit(_) | Purpose::Arrival(_) | Purpose::Task(Task::Adopt(_)));
+        let find_orphans = matches!(purpose, LookupPurpose::Task(RepoTask::Align(_) | RepoTask::Adopt(_)));
+        let grows = matches!(
+            purpose,
+            LookupPurpose::Permit(_) | LookupPurpose::Arrival(_) | LookupPurpose::Task(RepoTask::Adopt(_))
+        );
         // Whoever is turned away anyhow costs nobody a look.
-        let weigh = grows && self.rules.quotas.weigh() && self.space != Mark::Hard && self.is_open(site);
-        Question { site: site.clone(), events, strays, weigh }
+        let measure_disk = grows
+            && self.policy.quotas.has_byte_quotas()
+            && self.disk_level != DiskLevel::Hard
+            && self.is_available(repo_path);
+        RepoLookup { repo_path: repo_path.clone(), events, find_orphans, measure_disk }
     }
 
-    fn events_of_push(&self, push: &Push) -> Vec<EventId> {
+    fn events_of_push(&self, push: &RequestedPush) -> Vec<EventId> {
         let named = push.commands.iter().filter_map(|command| command.name.strip_prefix("refs/nostr/"));
         let mut events: Vec<EventId> = named.filter_map(EventId::from_hex).collect();
         // Whoever brings nothing but pull requests needs no state.
         if events.len() < push.commands.len() {
-            events.extend(self.states_for(&push.site).into_iter().map(|(id, _)| id));
+            events.extend(self.states_for(&push.repo_path).into_iter().map(|(id, _)| id));
         }
         events
     }
 
     /// The refs of a site cannot be read: nothing is decided without them.
-    fn told_nothing(&mut self, now: Now, purpose: Purpose) {
-        let sorry = || PushRefusal::Failed("the repository cannot be read".to_owned());
+    fn fail_lookup(&mut self, now: Now, purpose: LookupPurpose) {
+        let read_failed = || PushRejection::Failed("the repository cannot be read".to_owned());
         match purpose {
-            Purpose::Permit(push) => self.wish(Output::Permit(push.id, Err(sorry()))),
-            Purpose::Arrival(arrival) => self.end_push(&arrival.push, Err(sorry())),
-            Purpose::Resume(arrival, _, staged) => {
+            LookupPurpose::Permit(push) => self.emit(AdmissionOutput::PushDecision(push.id, Err(read_failed()))),
+            LookupPurpose::Arrival(received_push) => self.end_push(&received_push.push, Err(read_failed())),
+            LookupPurpose::Resume(received_push, _, staged) => {
                 self.discard_staged(&staged);
-                self.end_push(&arrival.push, Err(sorry()));
+                self.end_push(&received_push.push, Err(read_failed()));
             }
-            Purpose::Task(task) => {
-                self.put_off(now, task);
+            LookupPurpose::Task(task) => {
+                self.retry_later(now, task);
             }
-            Purpose::Finish(..) => {}
+            LookupPurpose::Finish(..) => {}
         }
     }
 
     /// The store has answered.
-    pub(super) fn told(&mut self, now: Now, told: Told) {
-        let purpose = self.asked.take();
+    pub(super) fn lookup_done(&mut self, now: Now, lookup: RepoLookupResult) {
+        let purpose = self.pending_lookup.take();
         // What git has done it has done; that needs no look at the refs.
-        if let Some(purpose) = purpose.clone().filter(|purpose| told.failed && !matches!(purpose, Purpose::Finish(..)))
+        if let Some(purpose) =
+            purpose.clone().filter(|purpose| lookup.is_failed && !matches!(purpose, LookupPurpose::Finish(..)))
         {
-            return self.told_nothing(now, purpose);
+            return self.fail_lookup(now, purpose);
         }
         match purpose {
-            Some(Purpose::Permit(push)) => self.permit(&push, &told),
-            Some(Purpose::Arrival(arrival)) => self.begin_push(arrival, &told),
-            Some(Purpose::Resume(arrival, permit, staged)) => {
-                let work = Work::Align(self.align_push(&arrival, &permit, &told));
-                self.order(arrival.push.site.clone(), work, Job::Push { arrival, permit, staged });
+            Some(LookupPurpose::Permit(push)) => self.decide_push(&push, &lookup),
+            Some(LookupPurpose::Arrival(received_push)) => self.start_push(received_push, &lookup),
+            Some(LookupPurpose::Resume(received_push, permit, staged)) => {
+                let work = GitOperation::Align(self.push_alignment(&received_push, &permit, &lookup));
+                self.start_git_job(
+                    received_push.push.repo_path.clone(),
+                    work,
+                    RunningJob::Push { received_push, permit, staged },
+                );
             }
-            Some(Purpose::Task(task)) => self.begin_task(task, &told),
-            Some(Purpose::Finish(Job::Push { arrival, permit, staged }, aligned)) => {
-                self.finish_push(now, &Pushed { arrival, permit, staged, aligned }, &told);
+            Some(LookupPurpose::Task(task)) => self.start_task(task, &lookup),
+            Some(LookupPurpose::Finish(RunningJob::Push { received_push, permit, staged }, aligned)) => {
+                self.finish_push(now, &FinishedPush { received_push, permit, staged, aligned }, &lookup);
             }
-            Some(Purpose::Finish(Job::Task(task), aligned)) => self.finish_task(now, &task, &aligned, &told),
+            Some(LookupPurpose::Finish(RunningJob::Task(task), aligned)) => {
+                self.finish_task(now, &task, &aligned, &lookup)
+            }
             None => {}
         }
     }
 
-    fn permit(&mut self, push: &Push, told: &Told) {
-        let result = self.authorise(push, told);
+    fn decide_push(&mut self, push: &RequestedPush, lookup: &RepoLookupResult) {
+        let result = self.authorise(push, lookup);
         if let Ok(permit) = &result {
-            let mut needed: Vec<EventId> = permit.pulls.iter().map(|(id, _)| *id).collect();
+            let mut needed: Vec<EventId> = permit.pull_requests.iter().map(|(id, _)| *id).collect();
             if let Some(state) = permit.state {
                 needed.push(state.id);
-                needed.extend(self.announcements_behind(&push.site));
+                needed.extend(self.held_announcements_of(&push.repo_path));
             }
             self.pushes.insert(push.id, needed);
         }
-        self.wish(Output::Permit(push.id, result));
+        self.emit(AdmissionOutput::PushDecision(push.id, result));
     }
 
-    fn authorise(&self, push: &Push, told: &Told) -> Result<Permit, PushRefusal> {
-        if !self.is_open(&push.site) {
-            return Err(PushRefusal::NotHosted);
+    fn authorise(&self, push: &RequestedPush, lookup: &RepoLookupResult) -> Result<PushPermit, PushRejection> {
+        if !self.is_available(&push.repo_path) {
+            return Err(PushRejection::NotHosted);
         }
-        if self.rules.lists.read_only {
-            return Err(PushRefusal::ReadOnly);
+        if self.policy.lists.is_read_only {
+            return Err(PushRejection::ReadOnly);
         }
-        if self.space == Mark::Hard {
-            return Err(PushRefusal::DiskFull);
+        if self.disk_level == DiskLevel::Hard {
+            return Err(PushRejection::DiskFull);
         }
-        let refs = told.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
+        let refs = lookup.refs.iter().filter(|(name, _)| !name.starts_with("refs/nostr/"));
         let refs = refs.map(|(name, oid)| (name.clone(), oid.clone())).collect();
-        let mut waiting = Vec::new();
+        let mut held_states = Vec::new();
         let mut current = None;
-        for (id, _) in self.states_for(&push.site) {
-            let Some(found) = told.events.get(&id) else { continue };
-            match (State::read(&found.event), found.place) {
-                (Some(state), Place::Held) => waiting.push(state),
+        for (id, _) in self.states_for(&push.repo_path) {
+            let Some(found) = lookup.events.get(&id) else { continue };
+            match (RepoState::from_event(&found.event), found.status) {
+                (Some(state), EventStatus::Held) => held_states.push(state),
                 // The best comes first.
-                (Some(state), Place::Served) if current.is_none() => current = Some(state),
+                (Some(state), EventStatus::Served) if current.is_none() => current = Some(state),
                 _ => {}
             }
         }
-        let scene = Scene { site: &push.site, refs: &refs, waiting: &waiting, current: current.as_ref() };
-        let named =
-            |id: EventId| told.events.get(&id).map_or(Named::Unknown, |found| self.named(&push.site, &found.event));
+        let scene =
+            PushContext { repo_path: &push.repo_path, refs: &refs, held_states: &held_states, current: current.as_ref() };
+        let named = |id: EventId| {
+            lookup.events.get(&id).map_or(RefEvent::Unknown, |found| self.ref_event(&push.repo_path, &found.event))
+        };
         let permit = push::authorise(&scene, &push.commands, named)?;
-        let quotas = &self.rules.quotas;
+        let quotas = &self.policy.quotas;
         // Anybody may offer a pull request, and what is offered may come to stay.
-        let left = match permit.state {
-            Some(_) => quotas.left(told.weight, Whose::Maintainers),
-            None if quotas.weigh() => quotas.left(told.weight + self.uploads.weigh(&push.site), Whose::Others),
+        let quota_left = match permit.state {
+            Some(_) => quotas.remaining(lookup.disk_usage, QuotaUser::Maintainers),
+            None if quotas.has_byte_quotas() => {
+                quotas.remaining(lookup.disk_usage + self.uploads.disk_usage(&push.repo_path), QuotaUser::Others)
+            }
             None => None,
         };
-        let permit = Permit { left, ..permit };
+        let permit = PushPermit { quota_left, ..permit };
         if !self.uploads.has_room(&push.network, permit.uploads.len(), 0) {
-            return Err(PushRefusal::NoRoom);
+            return Err(PushRejection::UploadsFull);
         }
         Ok(permit)
     }
 
     /// What an event is to a site at which somebody pushes its ref.
-    fn named(&self, site: &Site, event: &Event) -> Named {
-        let Some(request) = PullRequest::read_if(event) else { return Named::Other };
-        if self.takes(site, &self.sites_of(event.pubkey, &request)) {
-            Named::PullRequest(request.tip)
+    fn ref_event(&self, repo_path: &RepoPath, event: &Event) -> RefEvent {
+        let Some(request) = PullRequest::from_any_event(event) else { return RefEvent::NotPullRequest };
+        if self.accepts_pull_request(repo_path, &self.pull_request_paths(event.pubkey, &request)) {
+            RefEvent::PullRequest(request.tip)
         } else {
-            Named::Elsewhere
+            RefEvent::OtherRepository
         }
     }
 
-    fn begin_push(&mut self, arrival: Box<Arrival>, told: &Told) {
-        let permit = match self.authorise(&arrival.push, told).and_then(|permit| self.fits(&arrival, permit)) {
+    fn start_push(&mut self, received_push: Box<ReceivedPush>, lookup: &RepoLookupResult) {
+        let permit = match self
+            .authorise(&received_push.push, lookup)
+            .and_then(|permit| self.check_received(&received_push, permit))
+        {
             Ok(permit) => permit,
-            Err(refusal) => return self.end_push(&arrival.push, Err(refusal)),
+            Err(rejection) => return self.end_push(&received_push.push, Err(rejection)),
         };
         if permit.is_empty() {
-            return self.end_push(&arrival.push, Ok(()));
+            return self.end_push(&received_push.push, Ok(()));
         }
         let staged: Vec<(EventId, u64)> =
-            permit.uploads.iter().map(|(event, _)| (*event, self.uploads.next_parcel())).collect();
-        let site = arrival.push.site.clone();
+            permit.uploads.iter().map(|(event, _)| (*event, self.uploads.next_folder())).collect();
+        let repo_path = received_push.push.repo_path.clone();
         let work = if staged.is_empty() {
-            Work::Align(self.align_push(&arrival, &permit, told))
+            GitOperation::Align(self.push_alignment(&received_push, &permit, lookup))
         } else {
-            let from = |event: EventId| arrival.uploads.iter().find(|upload| upload.event == event);
-            let moves =
-                staged.iter().filter_map(|(event, to)| Some((from(*event)?.parcel.clone(), Parcel::Staged(*to))));
-            Work::Stage(moves.collect())
+            let from = |event: EventId| received_push.uploads.iter().find(|upload| upload.event == event);
+            let moves = staged
+                .iter()
+                .filter_map(|(event, to)| Some((from(*event)?.received_pack.clone(), ReceivedPack::Staged(*to))));
+            GitOperation::StageUploads(moves.collect())
         };
-        self.order(site, work, Job::Push { arrival, permit, staged });
+        self.start_git_job(repo_path, work, RunningJob::Push { received_push, permit, staged });
     }
 
     /// Whether what arrived is what is permitted now. Between the two questions events may have come and gone.
-    fn fits(&self, arrival: &Arrival, permit: Permit) -> Result<Permit, PushRefusal> {
-        let delivered = |event: &EventId| arrival.uploads.iter().find(|upload| upload.event == *event);
-        if let Some((left, quota)) = permit.left
-            && arrival.bytes + arrival.uploads.iter().map(|upload| upload.bytes).sum::<u64>() > left
+    fn check_received(&self, received_push: &ReceivedPush, permit: PushPermit) -> Result<PushPermit, PushRejection> {
+        let delivered = |event: &EventId| received_push.uploads.iter().find(|upload| upload.event == *event);
+        if let Some((left, quota)) = permit.quota_left
+            && received_push.bytes + received_push.uploads.iter().map(|upload| upload.bytes).sum::<u64>() > left
         {
-            return Err(PushRefusal::Quota(quota));
+            return Err(PushRejection::QuotaExceeded(quota));
         }
         let mut bytes = 0;
         for (event, _) in &permit.uploads {
             // An event that was here has gone: its objects came together with those of others.
-            bytes += delivered(event).ok_or(PushRefusal::Changed)?.bytes;
+            bytes += delivered(event).ok_or(PushRejection::AuthorityChanged)?.bytes;
         }
-        if !self.uploads.has_room(&arrival.push.network, permit.uploads.len(), bytes) {
-            return Err(PushRefusal::NoRoom);
+        if !self.uploads.has_room(&received_push.push.network, permit.uploads.len(), bytes) {
+            return Err(PushRejection::UploadsFull);
         }
         Ok(permit)
     }
 
-    fn align_push(&self, arrival: &Arrival, permit: &Permit, told: &Told) -> Align {
+    fn push_alignment(
+        &self,
+        received_push: &ReceivedPush,
+        permit: &PushPermit,
+        lookup: &RepoLookupResult,
+    ) -> Alignment {
         // An event that was not known when the push began may have come meanwhile.
-        let signed_meanwhile =
-            arrival.uploads.iter().filter(|upload| permit.pulls.iter().any(|(id, _)| *id == upload.event));
-        let adopt =
-            arrival.parcel.iter().cloned().chain(signed_meanwhile.map(|upload| upload.parcel.clone())).collect();
-        let state =
-            permit.state.and_then(|stamp| told.events.get(&stamp.id)).and_then(|found| State::read(&found.event));
+        let signed_meanwhile = received_push
+            .uploads
+            .iter()
+            .filter(|upload| permit.pull_requests.iter().any(|(id, _)| *id == upload.event));
+        let adopt = received_push
+            .received_pack
+            .iter()
+            .cloned()
+            .chain(signed_meanwhile.map(|upload| upload.received_pack.clone()))
+            .collect();
+        let state = permit
+            .state
+            .and_then(|version| lookup.events.get(&version.id))
+            .and_then(|found| RepoState::from_event(&found.event));
         // While uploads were put aside, events may have gone.
-        let pulls = permit.pulls.iter().filter(|(event, _)| told.events.contains_key(event));
-        let pull = |(event, tip): &(EventId, String)| Pull { event: *event, tip: tip.clone(), sources: Vec::new() };
-        let lenders = self.lenders_of(&arrival.push.site);
+        let pull_requests = permit.pull_requests.iter().filter(|(event, _)| lookup.events.contains_key(event));
+        let pull =
+            |(event, tip): &(EventId, String)| PullRequestRef { event: *event, tip: tip.clone(), sources: Vec::new() };
+        let alternates = self.alternates_of(&received_push.push.repo_path);
         // What was checked against other pools than those that are readable now must be checked again.
-        let checked = arrival.checked.filter(|_| lenders == arrival.lenders);
-        Align {
+        let checked_prune_count = received_push.checked_prune_count.filter(|_| alternates == received_push.alternates);
+        Alignment {
             adopt,
-            checked,
-            lenders,
+            checked_prune_count,
+            alternates,
             candidates: state.into_iter().map(candidate).collect(),
-            pulls: pulls.map(pull).collect(),
-            ..Align::default()
+            pull_requests: pull_requests.map(pull).collect(),
+            ..Alignment::default()
         }
     }
 
-    fn begin_task(&mut self, task: Task, told: &Told) {
-        let site = task.site().clone();
+    fn start_task(&mut self, task: RepoTask, lookup: &RepoLookupResult) {
+        let repo_path = task.repo_path().clone();
         let work = match &task {
-            Task::Align(Site::Announced(repo)) if !self.is_hosted(repo) => self.retirement(repo, told),
-            Task::Align(_) => self.alignment(&site, told),
-            Task::Adopt(haul) => self.adoption(haul, told),
-            Task::Pull(_, event) => self.pull(&site, *event, told),
+            RepoTask::Align(RepoPath::Announced(repo)) if !self.is_hosted(repo) => self.deletion(repo, lookup),
+            RepoTask::Align(_) => self.alignment(&repo_path, lookup),
+            RepoTask::Adopt(fetched_pack) => self.adoption(fetched_pack, lookup),
+            RepoTask::PullRequest(_, event) => self.pull_request_alignment(&repo_path, *event, lookup),
             // Something may have come since it was found to have nothing.
-            Task::Retire(_) => (told.exists && told.refs.is_empty()).then(|| Work::Retire { readers: Vec::new() }),
+            RepoTask::Delete(_) => {
+                (lookup.has_folder && lookup.refs.is_empty()).then(|| GitOperation::Delete { readers: Vec::new() })
+            }
         };
         match work {
-            Some(work) => self.order(site, work, Job::Task(task)),
+            Some(work) => self.start_git_job(repo_path, work, RunningJob::Task(task)),
             None => self.end_task(&task),
         }
     }
 
     /// What is to be done about a repository that is hosted no more.
-    fn retirement(&self, repo: &RepoId, told: &Told) -> Option<Work> {
-        let family = self.catalog.family(&repo.identifier);
+    fn deletion(&self, repo: &RepoId, lookup: &RepoLookupResult) -> Option<GitOperation> {
+        let group = self.catalog.group(&repo.identifier);
         // Its announcement is served still, and merely does not name this service: the service's own name has changed.
-        let renamed = family.and_then(|family| family.best(repo.owner)).is_some_and(|best| !best.exception);
-        if renamed || !told.exists {
+        let renamed =
+            group.and_then(|group| group.newest_announcement(repo.owner)).is_some_and(|best| !best.is_exception);
+        if renamed || !lookup.has_folder {
             return None;
         }
-        let hosts = family.into_iter().flat_map(|family| family.hosts());
-        let hosts = hosts.map(|owner| Site::Announced(RepoId { owner, identifier: repo.identifier.clone() }));
+        let hosts = group.into_iter().flat_map(|group| group.hosted_owners());
+        let hosts = hosts.map(|owner| RepoPath::Announced(RepoId { owner, identifier: repo.identifier.clone() }));
         // One that is to go as well may be announced again before it has gone.
-        let noted = self.todos.iter().map(|todo| &todo.site).filter(|site| site.identifier() == &repo.identifier);
-        let sites: BTreeSet<Site> = hosts.chain(noted.cloned()).collect();
-        let readers = sites.into_iter().map(|site| (site.clone(), self.lenders_of(&site))).collect();
-        Some(Work::Retire { readers })
+        let noted = self
+            .todos
+            .iter()
+            .map(|todo| &todo.repo_path)
+            .filter(|repo_path| repo_path.identifier() == &repo.identifier);
+        let repo_paths: BTreeSet<RepoPath> = hosts.chain(noted.cloned()).collect();
+        let readers =
+            repo_paths.into_iter().map(|repo_path| (repo_path.clone(), self.alternates_of(&repo_path))).collect();
+        Some(GitOperation::Delete { readers })
     }
 
-    fn alignment(&self, site: &Site, told: &Told) -> Option<Work> {
-        let align = self.aligned(site, told);
+    fn alignment(&self, repo_path: &RepoPath, lookup: &RepoLookupResult) -> Option<GitOperation> {
+        let align = self.desired_alignment(repo_path, lookup);
         // Without a folder of its own and without others' it has no object that a state could name.
-        let nowhere = |state: &Candidate| !state.refs.is_empty() && state.sources.is_empty();
-        let nothing_here = !told.exists && align.lenders.is_empty() && align.candidates.iter().all(nowhere);
-        let nothing_here = nothing_here || (!told.exists && align.candidates.is_empty());
-        if nothing_here && (align.pulls.is_empty() || align.lenders.is_empty()) {
+        let nowhere = |state: &CandidateState| !state.refs.is_empty() && state.sources.is_empty();
+        let nothing_here = !lookup.has_folder && align.alternates.is_empty() && align.candidates.iter().all(nowhere);
+        let nothing_here = nothing_here || (!lookup.has_folder && align.candidates.is_empty());
+        if nothing_here && (align.pull_requests.is_empty() || align.alternates.is_empty()) {
             return None;
         }
-        Some(Work::Align(align))
+        Some(GitOperation::Align(align))
     }
 
     /// What the hunt has brought moves in, and the site follows what is signed.
-    fn adoption(&self, haul: &Haul, told: &Told) -> Option<Work> {
+    fn adoption(&self, fetched_pack: &FetchedPack, lookup: &RepoLookupResult) -> Option<GitOperation> {
         // A fetch brings no larger pack than the quotas left when it began. Its index comes on top, and whoever refused it
         // for that would fetch it again and again.
-        let fits = self.rules.quotas.left(told.weight, Whose::Maintainers).is_none_or(|(left, _)| left > 0);
-        (fits && self.is_open(&haul.site)).then(|| {
-            let adopt = vec![haul.parcel.clone()];
-            Work::Align(Align { adopt, ..self.aligned(&haul.site, told) })
+        let fits =
+            self.policy.quotas.remaining(lookup.disk_usage, QuotaUser::Maintainers).is_none_or(|(left, _)| left > 0);
+        (fits && self.is_available(&fetched_pack.repo_path)).then(|| {
+            let adopt = vec![fetched_pack.received_pack.clone()];
+            GitOperation::Align(Alignment { adopt, ..self.desired_alignment(&fetched_pack.repo_path, lookup) })
         })
     }
 
     /// How a site should be.
-    fn aligned(&self, site: &Site, told: &Told) -> Align {
-        let states = self.states_for(site);
-        let known = self.is_served(site);
-        let read = |(id, _): &(EventId, Place)| told.events.get(id).and_then(|found| State::read(&found.event));
-        let candidates: Vec<Candidate> = states
+    fn desired_alignment(&self, repo_path: &RepoPath, lookup: &RepoLookupResult) -> Alignment {
+        let states = self.states_for(repo_path);
+        let known = self.is_served(repo_path);
+        let read = |(id, _): &(EventId, EventStatus)| {
+            lookup.events.get(id).and_then(|found| RepoState::from_event(&found.event))
+        };
+        let candidates: Vec<CandidateState> = states
             .iter()
             .filter_map(read)
             // That a repository is empty is no proof that there is one.
             .filter(|state| state.is_satisfiable() && (known || !state.refs.is_empty()))
-            .map(|state| Candidate { sources: self.sources_of(site, &state), ..candidate(state) })
+            .map(|state| CandidateState { sources: self.copy_sources(repo_path, &state), ..candidate(state) })
             .collect();
-        let lenders = self.lenders_of(site);
+        let alternates = self.alternates_of(repo_path);
         // What merely waits does not speak for what is there.
-        let any_served = states.iter().any(|(_, place)| *place == Place::Served);
-        let otherwise = if any_served { Otherwise::Keep } else { Otherwise::Clear };
-        let pulls = self.pulls_waiting_at(site);
+        let any_served = states.iter().any(|(_, status)| *status == EventStatus::Served);
+        let fallback = if any_served { RefFallback::Keep } else { RefFallback::Clear };
+        let pull_requests = self.held_pull_requests_at(repo_path);
         // What waits for its commit elsewhere has no ref here, either.
-        let named = told.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
+        let named = lookup.refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/").and_then(EventId::from_hex));
         let misplaced =
-            named.filter(|id| self.purgatory.get(*id).is_some() && pulls.iter().all(|pull| pull.event != *id));
-        let drop_pulls = told.strays.iter().copied().chain(misplaced).collect();
-        Align { lenders, candidates, otherwise, pulls, drop_pulls, ..Align::default() }
+            named.filter(|id| self.purgatory.get(*id).is_some() && pull_requests.iter().all(|pull| pull.event != *id));
+        let drop_pull_requests = lookup.orphan_refs.iter().copied().chain(misplaced).collect();
+        Alignment { alternates, candidates, fallback, pull_requests, drop_pull_requests, ..Alignment::default() }
     }
 
     /// The pull requests whose commits are waited for at a site.
-    fn pulls_waiting_at(&self, site: &Site) -> Vec<Pull> {
-        let here = |(event, waiting): (EventId, &Waiting)| match &waiting.what {
-            What::PullRequest(tip, sites) if sites.contains(site) => {
-                Some(Pull { event, tip: tip.clone(), sources: Vec::new() })
+    fn held_pull_requests_at(&self, repo_path: &RepoPath) -> Vec<PullRequestRef> {
+        let here = |(event, held_event): (EventId, &HeldEvent)| match &held_event.kind {
+            HeldKind::PullRequest(tip, repo_paths) if repo_paths.contains(repo_path) => {
+                Some(PullRequestRef { event, tip: tip.clone(), sources: Vec::new() })
             }
             _ => None,
         };
-        self.purgatory.of_name(site.identifier()).filter_map(here).collect()
+        self.purgatory.by_identifier(repo_path.identifier()).filter_map(here).collect()
     }
 
     /// The other sites that a state's author speaks for: one of them may have its objects.
-    fn sources_of(&self, site: &Site, state: &State) -> Vec<Site> {
-        let looks = self.looks_of(&state.identifier, state.author).into_iter();
-        looks.filter(|other| other != site).take(limits::MAX_SOURCES).collect()
+    fn copy_sources(&self, repo_path: &RepoPath, state: &RepoState) -> Vec<RepoPath> {
+        let looks = self.search_paths(&state.identifier, state.author).into_iter();
+        looks.filter(|other| other != repo_path).take(limits::MAX_COPY_SOURCE_REPOS).collect()
     }
 
-    fn pull(&self, site: &Site, event: EventId, told: &Told) -> Option<Work> {
-        let Some(found) = told.events.get(&event) else {
-            let here = told.refs.contains_key(&format!("refs/nostr/{event}"));
-            let (lenders, drop_pulls) = (self.lenders_of(site), vec![event]);
-            return here.then(|| Work::Align(Align { lenders, drop_pulls, ..Align::default() }));
+    fn pull_request_alignment(
+        &self,
+        repo_path: &RepoPath,
+        event: EventId,
+        lookup: &RepoLookupResult,
+    ) -> Option<GitOperation> {
+        let Some(found) = lookup.events.get(&event) else {
+            let here = lookup.refs.contains_key(&format!("refs/nostr/{event}"));
+            let (alternates, drop_pull_requests) = (self.alternates_of(repo_path), vec![event]);
+            return here
+                .then(|| GitOperation::Align(Alignment { alternates, drop_pull_requests, ..Alignment::default() }));
         };
-        let request = PullRequest::read_if(&found.event)?;
-        let sites = self.sites_of(found.event.pubkey, &request);
-        if !self.takes(site, &sites) {
+        let request = PullRequest::from_any_event(&found.event)?;
+        let repo_paths = self.pull_request_paths(found.event.pubkey, &request);
+        if !self.accepts_pull_request(repo_path, &repo_paths) {
             return None;
         }
-        let upload = self.uploads.get(event, site).filter(|upload| upload.tip == request.tip);
-        let adopt: Vec<Parcel> = upload.map(|upload| Parcel::Staged(upload.parcel)).into_iter().collect();
-        let lenders = self.lenders_of(site);
+        let upload = self.uploads.get(event, repo_path).filter(|upload| upload.tip == request.tip);
+        let adopt: Vec<ReceivedPack> = upload.map(|upload| ReceivedPack::Staged(upload.folder)).into_iter().collect();
+        let alternates = self.alternates_of(repo_path);
         // What is pushed to a repository stays there; what is submitted goes to the repositories that it is meant for.
-        let sources: Vec<Site> = match site {
-            Site::Submitted(_) => Vec::new(),
+        let sources: Vec<RepoPath> = match repo_path {
+            RepoPath::PullRequests(_) => Vec::new(),
             // Another maintainer's may have it from a third one.
-            Site::Announced(_) => sites.iter().filter(|other| *other != site).chain(&lenders).cloned().collect(),
+            RepoPath::Announced(_) => {
+                repo_paths.iter().filter(|other| *other != repo_path).chain(&alternates).cloned().collect()
+            }
         };
-        if !told.exists && adopt.is_empty() && lenders.is_empty() && sources.is_empty() {
+        if !lookup.has_folder && adopt.is_empty() && alternates.is_empty() && sources.is_empty() {
             return None;
         }
-        let pulls = vec![Pull { event, tip: request.tip, sources }];
-        Some(Work::Align(Align { adopt, lenders, pulls, ..Align::default() }))
+        let pull_requests = vec![PullRequestRef { event, tip: request.tip, sources }];
+        Some(GitOperation::Align(Alignment { adopt, alternates, pull_requests, ..Alignment::default() }))
     }
 
-    fn order(&mut self, site: Site, work: Work, job: Job) {
-        let id = self.lanes.begin(site.identifier().clone(), job);
-        self.wish(Output::Order(Order { id, site, work }));
+    fn start_git_job(&mut self, repo_path: RepoPath, work: GitOperation, job: RunningJob) {
+        let id = self.queues.begin(repo_path.identifier().clone(), job);
+        self.emit(AdmissionOutput::GitJob(GitJob { id, repo_path, operation: work }));
     }
 
     /// What could not be done is done later. A pack of the hunt is not kept for that: whatever of it is missing will be
     /// looked for again.
-    fn put_off(&mut self, now: Now, task: Task) {
-        let identifier = task.site().identifier().clone();
+    fn retry_later(&mut self, now: Now, task: RepoTask) {
+        let identifier = task.repo_path().identifier().clone();
         let again = match task {
-            Task::Adopt(haul) => {
-                self.wish(Output::Adopted(haul.fetch));
-                self.wish(Output::Quarry(identifier.clone()));
-                Task::Align(haul.site)
+            RepoTask::Adopt(fetched_pack) => {
+                self.emit(AdmissionOutput::PackAdopted(fetched_pack.fetch));
+                self.emit(AdmissionOutput::WantedGitDataChanged(identifier.clone()));
+                RepoTask::Align(fetched_pack.repo_path)
             }
             other => other,
         };
-        self.lanes.delay(again, now.mono.plus_secs(limits::ORDER_RETRY_SECS));
-        self.lanes.free(&identifier);
+        self.queues.delay(again, now.mono.plus_secs(limits::GIT_JOB_RETRY_SECS));
+        self.queues.free(&identifier);
     }
 
     /// Git has done what it could.
-    pub(super) fn ordered(&mut self, now: Now, id: OrderId, outcome: Outcome) {
-        let Some((_, job)) = self.lanes.end(id) else { return };
+    pub(super) fn git_job_done(&mut self, now: Now, id: GitJobId, outcome: GitJobOutcome) {
+        let Some((_, job)) = self.queues.end(id) else { return };
         match (job, outcome) {
-            (Job::Push { arrival, permit, staged }, Outcome::Staged)
-                if permit.state.is_some() || !permit.pulls.is_empty() =>
+            (RunningJob::Push { received_push, permit, staged }, GitJobOutcome::Staged)
+                if permit.state.is_some() || !permit.pull_requests.is_empty() =>
             {
-                self.asking.push_back(Purpose::Resume(arrival, permit, staged));
+                self.lookup_queue.push_back(LookupPurpose::Resume(received_push, permit, staged));
             }
-            (job @ Job::Push { .. }, Outcome::Staged) => {
-                self.asking.push_back(Purpose::Finish(job, Aligned::default()));
+            (job @ RunningJob::Push { .. }, GitJobOutcome::Staged) => {
+                self.lookup_queue.push_back(LookupPurpose::Finish(job, AlignmentResult::default()));
             }
-            (Job::Push { arrival, staged, permit }, Outcome::Failed(why)) => {
+            (RunningJob::Push { received_push, staged, permit }, GitJobOutcome::Failed(why)) => {
                 self.discard_staged(&staged);
-                self.put_right(&arrival.push.site, &permit);
-                self.end_push(&arrival.push, Err(PushRefusal::Failed(why)));
+                self.schedule_realignment(&received_push.push.repo_path, &permit);
+                self.end_push(&received_push.push, Err(PushRejection::Failed(why)));
             }
-            (Job::Task(task), Outcome::Failed(_)) => {
+            (RunningJob::Task(task), GitJobOutcome::Failed(_)) => {
                 // It may have failed in the middle: it is noted, so that it is tried again also by the next process.
-                self.note(todo_of(&task));
-                self.put_off(now, task);
+                self.record_todo(todo_for_task(&task));
+                self.retry_later(now, task);
             }
-            (Job::Task(task), Outcome::Retired | Outcome::Staged) => self.end_task(&task),
-            (job, Outcome::Aligned(aligned)) => self.asking.push_back(Purpose::Finish(job, aligned)),
-            (Job::Push { arrival, .. }, Outcome::Retired) => self.end_push(&arrival.push, Err(PushRefusal::NotHosted)),
+            (RunningJob::Task(task), GitJobOutcome::Deleted | GitJobOutcome::Staged) => self.end_task(&task),
+            (job, GitJobOutcome::Aligned(aligned)) => self.lookup_queue.push_back(LookupPurpose::Finish(job, aligned)),
+            (RunningJob::Push { received_push, .. }, GitJobOutcome::Deleted) => {
+                self.end_push(&received_push.push, Err(PushRejection::NotHosted))
+            }
         }
     }
 }
 
-fn candidate(state: State) -> Candidate {
-    Candidate { event: state.stamp.id, refs: state.refs.into_iter().collect(), head: state.head, sources: Vec::new() }
+fn candidate(state: RepoState) -> CandidateState {
+    CandidateState {
+        event: state.version.id,
+        refs: state.refs.into_iter().collect(),
+        head: state.head,
+        sources: Vec::new(),
+    }
 }

@@ -1,395 +1,455 @@
-//! Everything the registrar can be told and can want. Variant names are the vocabulary of logs and metrics.
+//! Inputs and outputs of [`Admission`](super::Admission).
+//!
+//! The writer feeds inputs and carries out outputs (docs/design/admission.md). Most outputs take effect only after the
+//! commit of the transaction in which they were produced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::git_job::{Order, OrderId, Outcome, Parcel};
-use super::policy::Rules;
-use super::push::{Command, Permit, PushRefusal};
-use crate::disk_budget::{Mark, Weight};
+use super::git_job::{GitJob, GitJobId, GitJobOutcome, ReceivedPack};
+use super::policy::AdmissionPolicy;
+use super::push::{PushCommand, PushPermit, PushRejection};
+use crate::disk_budget::{DiskLevel, GitUsage};
 use crate::fetch::io::FetchId;
-use crate::nostr::event::{Coordinate, Event, EventId, Stamp};
-use crate::nostr::{PublicKey, Signed, Verdict};
-use crate::repo::catalog::Place;
+use crate::nostr::event::{Coordinate, Event, EventId, EventVersion};
+use crate::nostr::{Decision, PublicKey, SignedEvent};
+use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{Identifier, RepoId, Site};
+use crate::repo::{Identifier, RepoId, RepoPath};
 use crate::time::Timestamp;
 
-/// What the registrar can be told.
+/// An input of [`Admission`](super::Admission).
 #[derive(Clone, Debug)]
-pub enum Input {
-    /// At boot and after a failed commit: something that the store has. All of it comes before anything else.
-    Restored(Restored),
-    /// That was all that the store has: what was left undone may go on.
+pub enum AdmissionInput {
+    /// An item that the store contains. Sent at start and after a failed commit, for all items, before any other input.
+    Restored(RestoredItem),
+    /// All stored items have been sent. Interrupted work continues.
     Ready,
-    /// The operator has other rules. They differ in what is wanted, not in what this service is.
-    Rules(Arc<Rules>),
-    /// A served event that is unwanted, or whose author is, or that is about nothing but banned repositories: told of all
-    /// there are at the beginning and after [`Input::Rules`], in slices ([`Sweep`](super::moderation::Sweep)).
-    Unwanted(Summary),
-    /// Nothing is left that would have to go with a banned repository.
-    Swept(RepoId),
-    /// Somebody offers an event. Exactly one [`Output::Reply`] answers.
-    Submitted(Submission),
-    /// A served event's own time (NIP-40) is over.
-    Expired(Summary),
-    /// A served pull request has gone with its author, who vanished.
-    Purged(Summary),
-    /// Somebody wants to push; only the commands have been read. Exactly one [`Output::Permit`] answers, and
-    /// [`Input::PushEnded`] follows in the end, whatever happens.
-    PushAsked(Push),
-    /// The packs of a permitted push are here and have been checked. Exactly one [`Output::PushDone`] answers.
-    PushArrived(Arrival),
-    /// A push is over; whatever it kept from expiring may expire.
+    /// The operator has changed the policy. It differs in what is accepted, not in what this service is
+    /// ([`AdmissionPolicy::is_same_service`]).
+    PolicyChanged(Arc<AdmissionPolicy>),
+    /// A served event that must be removed: the event or its author is banned, or it is only about banned repositories.
+    /// [`ModerationScan`](super::moderation::ModerationScan) finds all of them, in slices, after the start and after
+    /// [`AdmissionInput::PolicyChanged`].
+    BannedEvent(EventSummary),
+    /// All events about a banned repository that must be removed have been found.
+    BannedRepoScanned(RepoId),
+    /// An event was submitted. Answered by exactly one [`AdmissionOutput::Reply`].
+    EventSubmitted(EventSubmission),
+    /// The expiration time (NIP-40) of a served event has passed.
+    EventExpired(EventSummary),
+    /// A served pull request was removed from the store because its author requested to vanish.
+    PullRequestPurged(EventSummary),
+    /// A client wants to push; only its commands have been read. Answered by exactly one
+    /// [`AdmissionOutput::PushDecision`]. In every case [`AdmissionInput::PushEnded`] follows at the end.
+    PushRequested(RequestedPush),
+    /// The packs of a permitted push have been received and checked. Answered by exactly one
+    /// [`AdmissionOutput::PushDone`].
+    PushReceived(ReceivedPush),
+    /// A push has ended. The events that it kept from expiring may expire.
     PushEnded(PushId),
-    /// The answer to [`Output::Ask`].
-    Told(Told),
-    /// The git room has done what it could about an order.
-    Ordered(OrderId, Outcome),
-    /// Objects have come to the pools of this name by another way than a push.
-    DataCame(Identifier),
-    /// How full the disk budget is.
-    Space(Mark),
-    /// The hunt has begun to fetch what these events need: they do not expire before it is over.
-    FetchBegan(FetchId, Vec<EventId>),
-    /// A fetch has brought objects that are sought. [`Output::Adopted`] answers when the pack is not needed any more.
-    FetchArrived(Haul),
-    /// A fetch is over.
+    /// The answer to [`AdmissionOutput::Lookup`].
+    LookupDone(RepoLookupResult),
+    /// A git job has ended.
+    GitJobDone(GitJobId, GitJobOutcome),
+    /// Objects were added to the pools of repositories with this identifier by other means than a push.
+    GitDataAdded(Identifier),
+    /// The fill level of the disk budget.
+    DiskLevel(DiskLevel),
+    /// A fetch of objects that these events need has started. They do not expire before it has ended.
+    FetchStarted(FetchId, Vec<EventId>),
+    /// A fetch has received wanted objects. Answered by [`AdmissionOutput::PackAdopted`] when the pack is no longer
+    /// needed.
+    PackFetched(FetchedPack),
+    /// A fetch has ended.
     FetchEnded(FetchId),
-    /// The hunt has asked everybody once for what these events need: they may expire when their time is over.
-    Tried(Vec<EventId>),
-    /// The operator wants a held event gone. It may be offered again.
-    Dropped(EventId),
+    /// All sources were tried once for the objects that these events need. The events may expire at their deadline.
+    SourcesTried(Vec<EventId>),
+    /// The operator drops a held event. It may be submitted again.
+    HeldEventDropped(EventId),
 }
 
-/// A pack that the hunt has brought: sound, and with everything that the sought objects in it need.
+impl AdmissionInput {
+    /// Returns the `variant` label of `ngit_machine_inputs_total`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Restored(_) => "restored",
+            Self::Ready => "ready",
+            Self::PolicyChanged(_) => "rules",
+            Self::BannedEvent(_) => "unwanted",
+            Self::BannedRepoScanned(_) => "banned_repo_scanned",
+            Self::EventSubmitted(_) => "submitted",
+            Self::EventExpired(_) => "expired",
+            Self::PullRequestPurged(_) => "purged",
+            Self::PushRequested(_) => "push_asked",
+            Self::PushReceived(_) => "push_arrived",
+            Self::PushEnded(_) => "push_ended",
+            Self::LookupDone(_) => "lookup_done",
+            Self::GitJobDone(..) => "git_job_done",
+            Self::GitDataAdded(_) => "data_came",
+            Self::DiskLevel(_) => "space",
+            Self::FetchStarted(..) => "fetch_began",
+            Self::PackFetched(_) => "fetch_arrived",
+            Self::FetchEnded(_) => "fetch_ended",
+            Self::SourcesTried(_) => "tried",
+            Self::HeldEventDropped(_) => "dropped",
+        }
+    }
+}
+
+/// A fetched pack. It has been verified, and every wanted object in it is complete.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Haul {
-    /// Where it should go.
-    pub site: Site,
-    /// The fetch that brought it.
+pub struct FetchedPack {
+    /// The repository that it is for.
+    pub repo_path: RepoPath,
+    /// The fetch that received it.
     pub fetch: FetchId,
     /// The pack.
-    pub parcel: Parcel,
+    pub received_pack: ReceivedPack,
 }
 
-/// Names one push for the life of the process.
+/// Identifies a push for the lifetime of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PushId(pub u64);
 
-/// A wish to push.
+/// A push of which only the commands have been read.
 #[derive(Clone, Debug)]
-pub struct Push {
-    /// What the answer will carry.
+pub struct RequestedPush {
+    /// Repeated in the answer.
     pub id: PushId,
-    /// Where to.
-    pub site: Site,
-    /// What should change.
-    pub commands: Vec<Command>,
-    /// The network it comes from, for budgets; `None` has none.
+    /// The repository that is pushed to.
+    pub repo_path: RepoPath,
+    /// The requested changes of refs.
+    pub commands: Vec<PushCommand>,
+    /// The network of the client, for upload limits; `None` for loopback, which has no limit of its own.
     pub network: Option<String>,
 }
 
-/// A push whose objects are here, complete and connected, in folders of their own.
+/// A push whose packs have been received into separate folders. Its objects are complete and connected.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    /// The push, as it was asked.
-    pub push: Push,
-    /// The objects that signed refs need, if they needed any.
-    pub parcel: Option<Parcel>,
+pub struct ReceivedPush {
+    /// The push as it was requested.
+    pub push: RequestedPush,
+    /// The objects that branches, tags and known pull requests need; `None` if they need no new objects.
+    pub received_pack: Option<ReceivedPack>,
     /// The objects of pull requests whose event was not known when the push was permitted.
-    pub uploads: Vec<Delivery>,
-    /// The sites whose pools were read, beside the site's own, when it was checked that nothing is missing.
-    pub lenders: Vec<Site>,
-    /// How many prunings there had been when that check began; `None` if there was none.
-    pub checked: Option<u64>,
-    /// Bytes of the parcel.
+    pub uploads: Vec<ReceivedUpload>,
+    /// The repositories whose pools were read, in addition to the own one, when completeness was checked.
+    pub alternates: Vec<RepoPath>,
+    /// The number of prunes before that check started; `None` if there was no check.
+    pub checked_prune_count: Option<u64>,
+    /// The size of the pack, without the uploads.
     pub bytes: u64,
 }
 
-/// The objects of one pull request that nobody has signed yet.
+/// The objects of one pull request whose event is not known yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Delivery {
-    /// The event that is to come.
+pub struct ReceivedUpload {
+    /// The id of the expected event, from the ref name.
     pub event: EventId,
-    /// Its commit.
+    /// The pushed commit.
     pub tip: String,
-    /// Its objects.
-    pub parcel: Parcel,
-    /// Bytes on disk.
+    /// The pack with its objects.
+    pub received_pack: ReceivedPack,
+    /// Its size on disk.
     pub bytes: u64,
 }
 
-/// What the store and the refs say, read inside the transaction that will carry the consequences.
+/// The state of a repository and of some events, read inside the transaction that contains the resulting writes.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
-    /// Whether the refs could not be read: then there are none here, and nothing may be concluded from it.
-    pub failed: bool,
-    /// Whether the site has a folder: it has had git data.
-    pub exists: bool,
-    /// All refs of the site, by name.
+pub struct RepoLookupResult {
+    /// Whether reading the refs failed. Then `refs` is empty, which says nothing about the repository.
+    pub is_failed: bool,
+    /// Whether the repository has a folder, that is, it has had git data.
+    pub has_folder: bool,
+    /// All refs with their object ids.
     pub refs: BTreeMap<String, String>,
-    /// Those pull requests that have a ref at the site and whose event is not here (any more).
-    pub strays: Vec<EventId>,
-    /// What its git data weighs, if that was asked for.
-    pub weight: Weight,
-    /// Those of the events that were asked for that are here.
-    pub events: BTreeMap<EventId, Found>,
+    /// Pull requests that have a ref in the repository but whose event is not stored (any more). Only if
+    /// [`RepoLookup::find_orphans`].
+    pub orphan_refs: Vec<EventId>,
+    /// Disk usage of the repository and its owner. Only if [`RepoLookup::measure_disk`].
+    pub disk_usage: GitUsage,
+    /// The requested events that are stored.
+    pub events: BTreeMap<EventId, StoredEvent>,
 }
 
-/// An event that is here.
+/// A stored event with its lookups.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct StoredEvent {
     /// The event.
-    pub event: Arc<Signed>,
-    /// Where it stands.
-    pub place: Place,
-    /// What is known about it.
-    pub facts: Facts,
+    pub event: Arc<SignedEvent>,
+    /// Whether it is served or held.
+    pub status: EventStatus,
+    /// Store lookups for deciding about it again.
+    pub lookups: EventLookups,
 }
 
-/// Something that survived in the store. Announcements and states are told served or held; of other events only the
-/// held ones. Work and uploads come after all events.
+/// An item of the store that is restored into memory. Of announcements and states all are restored, of other events
+/// only the held ones. Todos and uploads come after all events.
 #[derive(Clone, Debug)]
-pub enum Restored {
+pub enum RestoredItem {
     /// A served announcement or state.
-    Served(Arc<Signed>),
-    /// A served announcement that is here by the maintainer exception.
-    Exception(Arc<Signed>),
-    /// A held event and when it was to expire.
-    Held(Arc<Signed>, Timestamp),
-    /// A site that must be worked on.
+    Served(Arc<SignedEvent>),
+    /// A served announcement that was accepted by the maintainer exception.
+    Exception(Arc<SignedEvent>),
+    /// A held event and its deadline.
+    Held(Arc<SignedEvent>, Timestamp),
+    /// Git work that has not been done.
     Todo(Todo),
-    /// An upload that waits for its event.
-    Staged(Upload),
+    /// An upload whose event is not known yet.
+    Upload(PendingUpload),
 }
 
-/// An offered event.
+/// A submitted event.
 #[derive(Clone, Debug)]
-pub struct Submission {
-    /// What the answer will carry.
-    pub ticket: Ticket,
-    /// The event; id and signature have been checked.
-    pub event: Arc<Signed>,
-    /// Who offers it.
-    pub source: Source,
-    /// What the store knew directly before, inside the transaction that will carry the consequences.
-    pub facts: Facts,
+pub struct EventSubmission {
+    /// Repeated in the answer.
+    pub id: SubmissionId,
+    /// The event. Its id and signature have been verified.
+    pub event: Arc<SignedEvent>,
+    /// Where it comes from.
+    pub source: EventSource,
+    /// Store lookups, read inside the transaction that contains the resulting writes.
+    pub lookups: EventLookups,
 }
 
-/// Names one offer.
+/// Identifies a submission.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
+pub struct SubmissionId(pub u64);
 
-/// Who offers an event.
+/// Where a submitted event comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// A connected client, with the keys it has shown to hold (NIP-42).
+pub enum EventSource {
+    /// A connected client, with the keys that it has authenticated (NIP-42).
     Client(Vec<PublicKey>),
-    /// A relay that we sync from, by URL.
+    /// A relay that is synced from, by URL.
     Relay(String),
 }
 
-/// What the store knows about an event before it is judged.
+/// What the store knows about an event before a decision.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
-    /// Whether this very event is here.
-    pub known: Option<Place>,
-    /// Whether it was taken away for good.
-    pub gone: Option<Gone>,
-    /// The served version at its coordinate.
-    pub current: Option<Stamp>,
-    /// Whether something it references is served (`a`, `A`, `e`, `E`, `q`).
-    pub anchored: bool,
-    /// Whether something served names its id or coordinate. Not looked for if the event is anchored: one link is enough.
-    pub named: bool,
-    /// Whether its author has anything here, served or held.
-    pub author_here: bool,
-    /// Of a deletion request: those of its targets that are here.
-    pub targets: Vec<Target>,
+pub struct EventLookups {
+    /// The status of this event, if it is stored.
+    pub stored: Option<EventStatus>,
+    /// The tombstone that keeps the event out, if there is one.
+    pub tombstone: Option<TombstoneKind>,
+    /// The served version at the event's coordinate.
+    pub current: Option<EventVersion>,
+    /// Whether the event references a served event (tags `a`, `A`, `e`, `E`, `q`).
+    pub references_served: bool,
+    /// Whether a served event references its id or coordinate. Not looked up if `references_served` is true, because
+    /// one link is enough.
+    pub referenced_by_served: bool,
+    /// Whether the author has any event here, served or held.
+    pub author_has_events: bool,
+    /// The targets of a deletion request that are stored.
+    pub targets: Vec<DeletionTarget>,
 }
 
-/// Which facts an event needs; the others stay at their defaults and cost nothing.
+/// The lookups that a decision needs. The others are skipped and keep their default values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Questions {
-    /// `anchored` and `named`.
+pub struct NeededLookups {
+    /// Needs `references_served` and `referenced_by_served`.
     pub links: bool,
-    /// `author_here`.
+    /// Needs `author_has_events`.
     pub author: bool,
-    /// `targets`.
+    /// Needs `targets`.
     pub targets: bool,
 }
 
-/// Why an event cannot come back.
+/// Why a tombstone keeps an event out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gone {
-    /// Its author deleted it, by id or by coordinate.
+pub enum TombstoneKind {
+    /// The author deleted it, by id or by coordinate.
     Deleted,
-    /// Its author vanished.
+    /// The author requested to vanish.
     Vanished,
-    /// A newer announcement withdrew the repository.
+    /// A newer announcement withdrew the repository from this service.
     Withdrawn,
 }
 
-/// A stored event, as far as decisions need it.
+/// The fields of a stored event that removal needs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Summary {
-    /// Its id.
+pub struct EventSummary {
+    /// The event id.
     pub id: EventId,
-    /// Its author.
+    /// The author.
     pub author: PublicKey,
-    /// Its kind.
+    /// The event kind.
     pub kind: u16,
-    /// When it was made.
+    /// The event's timestamp.
     pub created_at: Timestamp,
-    /// Its `d` tag, if it is a repository's announcement or state.
+    /// The `d` tag of an announcement or a state, if it is a valid identifier.
     pub identifier: Option<Identifier>,
-    /// The repositories it is offered to, if it is a pull request.
+    /// The repositories that a pull request is addressed to.
     pub targets: Vec<RepoId>,
-    /// The commit that it offers, if it is a pull request.
+    /// The commit of a pull request.
     pub tip: Option<String>,
 }
 
-impl Summary {
-    /// The summary of an event.
+impl EventSummary {
+    /// Extracts the fields of an event.
     #[must_use]
-    pub fn of(event: &Event) -> Self {
+    pub fn new(event: &Event) -> Self {
         use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
         let identifier =
             if matches!(event.kind, ANNOUNCEMENT | STATE) { event.tag("d").and_then(Identifier::new) } else { None };
-        let (targets, tip) = Self::offer(event);
+        let (targets, tip) = Self::pull_request_fields(event);
         let Event { id, pubkey: author, kind, created_at, .. } = *event;
         Self { id, author, kind, created_at, identifier, targets, tip }
     }
 
-    /// What a pull request offers: to which repositories, which commit. Nothing if it is none or cannot be read.
+    /// Returns the target repositories and the commit of a pull request; nothing for other and for malformed events.
     #[must_use]
-    pub fn offer(event: &Event) -> (Vec<RepoId>, Option<String>) {
-        PullRequest::read_if(event).map(|request| (request.targets, Some(request.tip))).unwrap_or_default()
+    pub fn pull_request_fields(event: &Event) -> (Vec<RepoId>, Option<String>) {
+        PullRequest::from_any_event(event).map(|request| (request.targets, Some(request.tip))).unwrap_or_default()
     }
 }
 
-/// A target of a deletion request that is here.
+/// A stored target of a deletion request.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Target {
-    /// What it is.
-    pub event: Summary,
-    /// Where it stands.
-    pub place: Place,
+pub struct DeletionTarget {
+    /// The target.
+    pub event: EventSummary,
+    /// Whether it is served or held.
+    pub status: EventStatus,
 }
 
-/// What the registrar can want.
+/// An output of [`Admission`](super::Admission).
 #[derive(Clone, Debug)]
-pub enum Output {
-    /// Change the store, inside the transaction in which the facts were read.
-    Write(Write),
-    /// Answer an offer, after the commit.
-    Reply(Ticket, Verdict),
-    /// Show an event to those who are listening, after the commit, and forget it.
-    Pass(Arc<Signed>),
-    /// Tell me this, now, from inside the open transaction. Answered by [`Input::Told`] before anything else.
-    Ask(Question),
-    /// Answer a wish to push, after the commit.
-    Permit(PushId, Result<Permit, PushRefusal>),
-    /// Answer a push that arrived, after the commit. Whatever is left of its parcels may go.
-    PushDone(PushId, Result<(), PushRefusal>),
-    /// Work for the git room, after the commit. Exactly one [`Input::Ordered`] answers.
-    Order(Order),
-    /// A pack of the hunt has been taken over or is not needed. After the commit.
-    Adopted(FetchId),
-    /// Throw away a parcel, after the commit.
-    Discard(Parcel),
-    /// Whether this repository is hosted, or whose objects it may read, may have changed. A bell, to be heard after the
+pub enum AdmissionOutput {
+    /// A change of the store, in the transaction in which the lookups were read.
+    Write(StoreWrite),
+    /// The answer to a submission, sent after the commit.
+    Reply(SubmissionId, Decision),
+    /// An ephemeral event for live subscriptions, sent after the commit and not stored.
+    Broadcast(Arc<SignedEvent>),
+    /// A lookup in the open transaction. [`AdmissionInput::LookupDone`] must be the next input.
+    Lookup(RepoLookup),
+    /// The answer to [`AdmissionInput::PushRequested`], sent after the commit.
+    PushDecision(PushId, Result<PushPermit, PushRejection>),
+    /// The answer to [`AdmissionInput::PushReceived`], sent after the commit. Packs of the push that were not adopted
+    /// may be deleted.
+    PushDone(PushId, Result<(), PushRejection>),
+    /// A git job, started after the commit. Answered by exactly one [`AdmissionInput::GitJobDone`].
+    GitJob(GitJob),
+    /// A fetched pack was adopted or is not needed. Sent after the commit.
+    PackAdopted(FetchId),
+    /// Deletes a received pack, after the commit.
+    DiscardPack(ReceivedPack),
+    /// Whether a repository is hosted, or which repositories' objects it may read, may have changed. Sent after the
     /// commit.
-    Hosting(RepoId),
-    /// What sync should follow under this name has changed ([`Registrar::followed`](super::Registrar::followed)). A bell:
-    /// receivers merge repeated ones.
-    Interest(Identifier),
-    /// What the hunt should look for under this name has changed ([`Registrar::quarries`](super::Registrar::quarries)). A
-    /// bell, like `Interest`.
-    Quarry(Identifier),
+    HostingChanged(RepoId),
+    /// What sync needs for repositories with this identifier has changed
+    /// ([`Admission::repo_needs`](super::Admission::repo_needs)). Receivers coalesce repeated notifications.
+    RepoNeedsChanged(Identifier),
+    /// The git data that must be fetched for repositories with this identifier has changed
+    /// ([`Admission::wanted_git_data`](super::Admission::wanted_git_data)). Receivers coalesce repeated notifications.
+    WantedGitDataChanged(Identifier),
 }
 
-/// A question to the store and the refs.
+impl AdmissionOutput {
+    /// Returns the `variant` label of `ngit_machine_outputs_total`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Reply(..) => "reply",
+            Self::Broadcast(_) => "pass",
+            Self::Lookup(_) => "lookup",
+            Self::PushDecision(..) => "permit",
+            Self::PushDone(..) => "push_done",
+            Self::GitJob(_) => "git_job",
+            Self::PackAdopted(_) => "adopted",
+            Self::DiscardPack(_) => "discard",
+            Self::HostingChanged(_) => "hosting",
+            Self::RepoNeedsChanged(_) => "repo_needs",
+            Self::WantedGitDataChanged(_) => "wanted_git_data",
+        }
+    }
+}
+
+/// A request to read the refs of a repository and some events.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Question {
-    /// Whose refs.
-    pub site: Site,
-    /// Events, served or held.
+pub struct RepoLookup {
+    /// The repository.
+    pub repo_path: RepoPath,
+    /// Ids of events, served or held.
     pub events: Vec<EventId>,
-    /// Whether refs of pull requests that are not here are looked for.
-    pub strays: bool,
-    /// Whether the site and the others of its owner are weighed.
-    pub weigh: bool,
+    /// Whether to find refs of pull requests whose event is not stored.
+    pub find_orphans: bool,
+    /// Whether to measure the disk usage of the repository and its owner.
+    pub measure_disk: bool,
 }
 
 /// A change of the store.
 #[derive(Clone, Debug)]
-pub enum Write {
-    /// Serve an event. What stands at its coordinate goes.
-    Put(Arc<Signed>),
-    /// Remember of a served announcement that it is here by the maintainer exception, for as long as it is served.
-    Except(EventId),
-    /// Keep an event, unserved, at least until then.
-    Hold(Arc<Signed>, Timestamp),
-    /// Let a held event wait until then.
-    Extend(EventId, Timestamp),
-    /// Serve an event that was held. What stands at its coordinate goes.
+pub enum StoreWrite {
+    /// Stores an event as served. It replaces the served version at its coordinate.
+    Put(Arc<SignedEvent>),
+    /// Marks a served announcement as accepted by the maintainer exception, for as long as it is served.
+    MarkException(EventId),
+    /// Stores an event as held, with its deadline.
+    Hold(Arc<SignedEvent>, Timestamp),
+    /// Changes the deadline of a held event.
+    ExtendHold(EventId, Timestamp),
+    /// Makes a held event served. It replaces the served version at its coordinate.
     Release(EventId),
-    /// Forget a held event.
-    Unhold(EventId),
-    /// Stop serving an event and forget it.
+    /// Deletes a held event.
+    DropHeld(EventId),
+    /// Deletes a served event.
     Remove(EventId),
-    /// Remember that something must not come back.
-    Bury(Tombstone),
-    /// Remember that a site must be worked on.
-    Todo(Todo),
-    /// That work is done, or has become needless.
-    Done(Todo),
-    /// Remember an upload that waits for its event. One for the same event at the same site is replaced.
-    Stage(Upload),
-    /// Forget an upload.
-    Unstage(Site, EventId),
+    /// Adds a tombstone.
+    AddTombstone(Tombstone),
+    /// Records git work that must be done.
+    AddTodo(Todo),
+    /// Deletes a todo: its work is done or no longer needed.
+    RemoveTodo(Todo),
+    /// Records an upload whose event is not known yet. It replaces one for the same event and repository.
+    AddUpload(PendingUpload),
+    /// Deletes the record of an upload.
+    RemoveUpload(RepoPath, EventId),
 }
 
-/// A note that a site must be worked on. What exactly is found out when its turn comes.
+/// A durable record that a repository needs git work. What exactly must be done is decided when the work starts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Todo {
-    /// Where.
-    pub site: Site,
-    /// The pull request whose ref should come there; `None` stands for everything else.
-    pub pull: Option<EventId>,
+    /// The repository.
+    pub repo_path: RepoPath,
+    /// The pull request whose ref must be created or removed; `None` for everything else.
+    pub pull_request: Option<EventId>,
 }
 
-/// An upload to `refs/nostr/<event>` that nobody has signed yet.
+/// An upload to `refs/nostr/<event>` whose event is not known yet.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Upload {
-    /// Where it was pushed to.
-    pub site: Site,
-    /// The event that is to come.
+pub struct PendingUpload {
+    /// The repository that it was pushed to.
+    pub repo_path: RepoPath,
+    /// The id of the expected event, from the ref name.
     pub event: EventId,
     /// The commit that was pushed.
     pub tip: String,
-    /// The number of its folder among the staged ones.
-    pub parcel: u64,
-    /// Bytes on disk.
+    /// The number of its folder, `staged/<n>`.
+    pub folder: u64,
+    /// Its size on disk.
     pub bytes: u64,
-    /// The network it came from, for budgets.
+    /// The network of the client, for upload limits.
     pub network: Option<String>,
-    /// When it gives up.
+    /// When the upload is deleted if its event has not arrived.
     pub deadline: Timestamp,
 }
 
-/// What must not come back.
+/// A record that keeps events from being accepted again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tombstone {
-    /// An event that its author deleted. Whoever else signs under that id is not meant.
+    /// An event that its author deleted. An event with the same id by another author is not affected.
     Event(PublicKey, EventId),
-    /// Versions at a coordinate up to a time.
+    /// All versions at a coordinate up to a time.
     Coordinate(Coordinate, Timestamp),
-    /// Everything of an author up to a time, except its requests to vanish. What is stored goes too, and gift wraps
-    /// addressed to it.
+    /// All events of an author up to a time, except its requests to vanish. The store also deletes the author's stored
+    /// events and the gift wraps addressed to it.
     Author(PublicKey, Timestamp),
-    /// Announcements of a repository that lose against this version.
-    Withdrawn(RepoId, Stamp),
+    /// The announcements of a repository that are older than this version.
+    Withdrawn(RepoId, EventVersion),
 }

@@ -1,7 +1,16 @@
-//! Machine 1: what may enter, and when it may be served.
+//! Admission: decides which events are accepted, held in purgatory or served, authorises pushes, and plans git jobs per
+//! repository (docs/design/admission.md).
 //!
-//! It is told offers with the facts of the store and answers with writes, replies and bells. Decisions that do not need
-//! its state are in [`policy`]; this file applies them to the [`Catalog`] and to [`purgatory`].
+//! The first of three state machines. [`Admission`] receives [`AdmissionInput`]s, such as submitted events with their
+//! store lookups, pushes and results of git jobs, and produces [`AdmissionOutput`]s: store writes, replies, git jobs
+//! and notifications for sync and fetch. It is pure: no IO and no clock. In the server the writer thread runs it,
+//! inside one store transaction per batch; `grasp-sim` runs it against simulated stores and git repositories.
+//!
+//! - [`policy`]: decisions about single events. This file applies them to the [`Catalog`] and to [`purgatory`].
+//! - [`push`]: authorisation of pushes.
+//! - `git_jobs`, `git_job_results`, `repo_queue`: planning of git jobs and what follows from their results.
+//! - `removal`, `expiry`, `policy_change`, [`moderation`]: everything that removes events.
+//! - `sync_targets`, `wanted_git_data`: what [`sync`](crate::sync) and [`fetch`](crate::fetch) should do.
 
 mod expiry;
 pub mod git_job;
@@ -23,282 +32,298 @@ mod wanted_git_data;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use io::{Facts, Input, Output, PushId, Restored, Source, Submission, Todo, Write};
-use policy::{Mode, Rules, World};
-use purgatory::{Purgatory, Search, Waiting, What};
-use repo_queue::{Lanes, Task};
+use io::{
+    AdmissionInput, AdmissionOutput, EventLookups, EventSource, EventSubmission, PushId, RestoredItem, StoreWrite, Todo,
+};
+use policy::{AdmissionMode, AdmissionPolicy, PolicyContext};
+use purgatory::{HeldEvent, HeldKind, Purgatory, SearchStatus};
+use repo_queue::{RepoQueues, RepoTask};
 
-use git_jobs::Purpose;
-use uploads::Uploads;
+use git_jobs::LookupPurpose;
+use uploads::PendingUploads;
 
-use crate::disk_budget::Mark;
+use crate::disk_budget::DiskLevel;
 use crate::fetch::io::FetchId;
 use crate::limits;
 use crate::nostr::event::{Event, EventId};
-use crate::nostr::{Signed, Verdict, kinds};
-use crate::repo::catalog::Place;
+use crate::nostr::{Decision, SignedEvent, kinds};
+use crate::repo::catalog::EventStatus;
 use crate::repo::pull_request::PullRequest;
-use crate::repo::{Announcement, Catalog, Identifier, RepoId, Site};
-use crate::state_machine::Machine;
-use crate::time::{Moment, Now};
+use crate::repo::{Announcement, Catalog, Identifier, RepoId, RepoPath};
+use crate::state_machine::StateMachine;
+use crate::time::{MonoTime, Now};
 
-/// The registrar.
+/// The admission state machine.
 #[derive(Debug)]
-pub struct Registrar {
-    rules: Rules,
-    /// How full the disk budget is.
-    space: Mark,
+pub struct Admission {
+    policy: AdmissionPolicy,
+    /// The fill level of the disk budget.
+    disk_level: DiskLevel,
     catalog: Catalog,
     purgatory: Purgatory,
-    wishes: VecDeque<Output>,
-    /// Names whose announcements changed in this step; what follows from it is settled once, at its end.
-    changed: BTreeSet<Identifier>,
-    /// Repositories whose maintainers, or whether they are hosted at all, may have changed in this step.
-    affected: BTreeSet<RepoId>,
-    /// Repositories whose announcements changed in this step, and the affected ones.
-    touched: BTreeSet<RepoId>,
-    /// Uploads that wait for their events.
-    uploads: Uploads,
-    /// Work for the git room, and whose turn it is.
-    lanes: Lanes,
-    /// Durable notes of work.
+    outputs: VecDeque<AdmissionOutput>,
+    /// Identifiers whose announcements changed during this input. The consequences are handled once, at its end.
+    changed_identifiers: BTreeSet<Identifier>,
+    /// Repositories whose maintainer set, or whether they are hosted, may have changed during this input.
+    affected_repos: BTreeSet<RepoId>,
+    /// Repositories whose announcements changed during this input, and the affected ones.
+    touched_repos: BTreeSet<RepoId>,
+    /// Uploads whose event is not known yet.
+    uploads: PendingUploads,
+    /// Tasks and received pushes that wait for a git job, and the running jobs.
+    queues: RepoQueues,
+    /// Durable records of git work.
     todos: BTreeSet<Todo>,
-    /// Pushes that were permitted and are not over, with the events that must not expire meanwhile.
+    /// Permitted pushes that have not ended, with the events that must not expire meanwhile.
     pushes: BTreeMap<PushId, Vec<EventId>>,
-    /// The same for fetches of the hunt.
+    /// Running fetches, with the events that must not expire meanwhile.
     fetches: BTreeMap<FetchId, Vec<EventId>>,
-    /// Why the store is being asked, and what it will be asked next.
-    asked: Option<Purpose>,
-    asking: VecDeque<Purpose>,
-    /// Repositories that are to be looked at because there are other rules.
-    review: VecDeque<RepoId>,
-    /// Banned repositories that have gone, while what is about them is looked for.
-    bereft: BTreeSet<RepoId>,
+    /// The purpose of the lookup that is in progress.
+    pending_lookup: Option<LookupPurpose>,
+    /// The purposes of the next lookups.
+    lookup_queue: VecDeque<LookupPurpose>,
+    /// Repositories that must be compared with a changed policy.
+    repos_to_review: VecDeque<RepoId>,
+    /// Banned repositories that were removed and whose related events are being searched.
+    repos_to_scan: BTreeSet<RepoId>,
 }
 
-impl Registrar {
-    /// A registrar that knows nothing yet: tell it what the store has first.
+impl Admission {
+    /// Creates a machine without any events. The stored items must be the first inputs ([`AdmissionInput::Restored`]).
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(policy: AdmissionPolicy) -> Self {
         Self {
-            rules,
-            space: Mark::Free,
+            policy,
+            disk_level: DiskLevel::Free,
             catalog: Catalog::default(),
             purgatory: Purgatory::default(),
-            wishes: VecDeque::new(),
-            changed: BTreeSet::new(),
-            affected: BTreeSet::new(),
-            touched: BTreeSet::new(),
-            uploads: Uploads::default(),
-            lanes: Lanes::default(),
+            outputs: VecDeque::new(),
+            changed_identifiers: BTreeSet::new(),
+            affected_repos: BTreeSet::new(),
+            touched_repos: BTreeSet::new(),
+            uploads: PendingUploads::default(),
+            queues: RepoQueues::default(),
             todos: BTreeSet::new(),
             pushes: BTreeMap::new(),
             fetches: BTreeMap::new(),
-            asked: None,
-            asking: VecDeque::new(),
-            review: VecDeque::new(),
-            bereft: BTreeSet::new(),
+            pending_lookup: None,
+            lookup_queue: VecDeque::new(),
+            repos_to_review: VecDeque::new(),
+            repos_to_scan: BTreeSet::new(),
         }
     }
 
-    /// The repositories, for views.
+    /// Returns the repositories.
     #[must_use]
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
 
-    /// What waits, for views.
+    /// Returns the held events.
     #[must_use]
     pub fn purgatory(&self) -> &Purgatory {
         &self.purgatory
     }
 
-    /// The rules that hold.
+    /// Returns the current policy.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
-        &self.rules
+    pub fn policy(&self) -> &AdmissionPolicy {
+        &self.policy
     }
 
-    fn restore(&mut self, now: Now, restored: Restored) {
+    fn restore(&mut self, now: Now, restored: RestoredItem) {
         match restored {
-            Restored::Served(_) | Restored::Exception(_) if self.rules.mode == Mode::Open => {}
-            Restored::Served(event) if event.kind == kinds::STATE => {
+            RestoredItem::Served(_) | RestoredItem::Exception(_) if self.policy.mode == AdmissionMode::Open => {}
+            RestoredItem::Served(event) if event.kind == kinds::STATE => {
                 if let Some(identifier) = event.tag("d").and_then(Identifier::new) {
-                    self.catalog.serve_state(event.pubkey, &identifier, event.stamp());
+                    self.catalog.serve_state(event.pubkey, &identifier, event.version());
                 }
             }
-            Restored::Served(event) => self.restore_announcement(&event, false),
-            Restored::Exception(event) => self.restore_announcement(&event, true),
-            Restored::Held(event, deadline) => {
+            RestoredItem::Served(event) => self.restore_announcement(&event, false),
+            RestoredItem::Exception(event) => self.restore_announcement(&event, true),
+            RestoredItem::Held(event, deadline) => {
                 self.restore_held(now, &event, deadline);
             }
-            Restored::Todo(todo) => {
+            RestoredItem::Todo(todo) => {
                 self.todos.insert(todo);
             }
-            Restored::Staged(upload) => {
-                let left =
-                    upload.deadline.secs_since(now.wall).clamp(limits::PURGATORY_GRACE_SECS, limits::PURGATORY_SECS);
-                self.uploads.put(upload, now.mono.plus_secs(left));
+            RestoredItem::Upload(upload) => {
+                let left = upload
+                    .deadline
+                    .secs_since(now.wall)
+                    .clamp(limits::PURGATORY_STARTUP_GRACE_SECS, limits::PURGATORY_EXPIRY_SECS);
+                self.uploads.insert(upload, now.mono.plus_secs(left));
             }
         }
-        // Nothing has changed; it is as it was.
-        self.affected.clear();
-        self.touched.clear();
-        self.changed.clear();
+        // Restoring changes nothing that others would have to be notified of.
+        self.affected_repos.clear();
+        self.touched_repos.clear();
+        self.changed_identifiers.clear();
     }
 
-    /// All has been told: what was interrupted goes on.
-    fn ready(&mut self) {
+    /// Continues interrupted work after all stored items have been restored.
+    fn resume(&mut self) {
         for todo in &self.todos {
-            self.lanes.add(git_job_results::task_of(todo));
+            self.queues.add(git_job_results::task_for_todo(todo));
         }
-        self.review_banned();
+        self.start_review();
         let held: Vec<EventId> = self.purgatory.iter().map(|(id, _)| id).collect();
         for id in held {
-            self.look(id);
+            self.check_git_data(id);
         }
     }
 
-    fn restore_announcement(&mut self, event: &Event, exception: bool) {
-        if let Some(announcement) = self.rules.announcement(event) {
-            self.catalog.put_announcement(Place::Served, Announcement { exception, ..announcement });
+    fn restore_announcement(&mut self, event: &Event, is_exception: bool) {
+        if let Some(announcement) = self.policy.announcement(event) {
+            self.catalog.put_announcement(EventStatus::Served, Announcement { is_exception, ..announcement });
         }
     }
 
-    fn submitted(&mut self, now: Now, submission: Submission) {
-        let Submission { ticket, event, source, facts } = submission;
-        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory, space: self.space };
-        // The precheck ran before the signature was checked; the clock may have passed an expiry since.
-        let verdict = match self.rules.precheck(&event, event.json().len(), now.wall) {
-            Some(refusal) => Verdict::Refuse(refusal),
-            None => world.admit(&event, &source, &facts),
+    fn handle_submission(&mut self, now: Now, submission: EventSubmission) {
+        let EventSubmission { id, event, source, lookups } = submission;
+        let context = PolicyContext {
+            policy: &self.policy,
+            catalog: &self.catalog,
+            purgatory: &self.purgatory,
+            disk_level: self.disk_level,
         };
-        if event.kind == kinds::ANNOUNCEMENT && self.rules.mode == Mode::Grasp && facts.gone.is_none() {
-            self.withdraw_if_delisted(&event, &verdict);
+        // The precheck ran before the signature was verified; the event may have expired since.
+        let decision = match self.policy.precheck(&event, event.json().len(), now.wall) {
+            Some(rejection) => Decision::Reject(rejection),
+            None => context.decide(&event, &source, &lookups),
+        };
+        if event.kind == kinds::ANNOUNCEMENT && self.policy.mode == AdmissionMode::Grasp && lookups.tombstone.is_none()
+        {
+            self.withdraw_if_delisted(&event, &decision);
         }
-        match &verdict {
-            Verdict::Accept => self.accept(&event, &facts.targets),
-            Verdict::Hold(_) => self.hold(now, &event, &source),
-            Verdict::Pass => self.wish(Output::Pass(event)),
-            Verdict::Known(_) => self.seen_again(now, event.id, &source),
-            Verdict::Refuse(_) => {}
+        match &decision {
+            Decision::Accept => self.accept(&event, &lookups.targets),
+            Decision::Hold(_) => self.hold(now, &event, &source),
+            Decision::Broadcast => self.emit(AdmissionOutput::Broadcast(event)),
+            Decision::Known(_) => self.resubmitted(now, event.id, &source),
+            Decision::Reject(_) => {}
         }
-        self.wish(Output::Reply(ticket, verdict));
+        self.emit(AdmissionOutput::Reply(id, decision));
     }
 
-    fn accept(&mut self, event: &Arc<Signed>, targets: &[io::Target]) {
-        self.write(Write::Put(event.clone()));
+    fn accept(&mut self, event: &Arc<SignedEvent>, targets: &[io::DeletionTarget]) {
+        self.write(StoreWrite::Put(event.clone()));
         match event.kind {
             kinds::DELETION => self.apply_deletion(event, targets),
             kinds::VANISH => self.apply_vanish(event),
-            kinds::ANNOUNCEMENT if self.rules.mode == Mode::Grasp => self.serve_announcement(event),
+            kinds::ANNOUNCEMENT if self.policy.mode == AdmissionMode::Grasp => self.serve_announcement(event),
             _ => {}
         }
     }
 
     fn serve_announcement(&mut self, event: &Event) {
-        let Some(announcement) = self.rules.announcement(event) else { return };
+        let Some(announcement) = self.policy.announcement(event) else { return };
         let repo = announcement.repo.clone();
-        let stamp = announcement.stamp;
-        let exception = !announcement.is_hosted() && !policy::is_left(&self.catalog, &repo);
-        if exception {
-            self.write(Write::Except(stamp.id));
+        let version = announcement.version;
+        let is_exception = !announcement.is_hosted() && !policy::is_archive_only(&self.catalog, &repo);
+        if is_exception {
+            self.write(StoreWrite::MarkException(version.id));
         }
-        self.put_announcement(Place::Served, Announcement { exception, ..announcement });
-        let obsolete = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref()).map(|held| held.stamp);
-        if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(stamp, *held)) {
-            self.unhold(held.id);
+        self.put_announcement(EventStatus::Served, Announcement { is_exception, ..announcement });
+        let obsolete =
+            self.catalog.announcement(&repo).and_then(|versions| versions.held.as_ref()).map(|held| held.version);
+        if let Some(held) = obsolete.filter(|held| crate::nostr::supersedes(version, *held)) {
+            self.drop_held(held.id);
         }
     }
 
-    fn hold(&mut self, now: Now, event: &Arc<Signed>, source: &Source) {
-        self.write(Write::Hold(event.clone(), now.wall.plus_secs(self.rules.purgatory_secs)));
-        let search = Search::From(expiry::hunted_from(now, source));
-        self.note_held(now, event, now.mono.plus_secs(self.rules.purgatory_secs), search);
+    fn hold(&mut self, now: Now, event: &Arc<SignedEvent>, source: &EventSource) {
+        self.write(StoreWrite::Hold(event.clone(), now.wall.plus_secs(self.policy.purgatory_secs)));
+        let search = SearchStatus::Pending(expiry::search_due(now, source));
+        self.track_held(now, event, now.mono.plus_secs(self.policy.purgatory_secs), search);
         if event.kind == kinds::STATE {
-            self.extend_announcements(now, event);
+            self.extend_held_announcements(now, event);
         }
-        self.look(event.id);
+        self.check_git_data(event.id);
     }
 
-    /// An announcement waits for as long as a state that could release it.
-    fn extend_announcements(&mut self, now: Now, event: &Event) {
+    /// Extends the deadlines of held announcements to that of a state that could release them.
+    fn extend_held_announcements(&mut self, now: Now, event: &Event) {
         let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
-        for repo in self.hosts_of(&identifier, event.pubkey) {
-            let held = self.catalog.announcement(&repo).and_then(|slots| slots.held.as_ref());
-            let Some(id) = held.map(|held| held.stamp.id) else { continue };
-            if self.purgatory.postpone(id, now.mono.plus_secs(self.rules.purgatory_secs)) {
-                self.write(Write::Extend(id, now.wall.plus_secs(self.rules.purgatory_secs)));
+        for repo in self.maintained_by(&identifier, event.pubkey) {
+            let held = self.catalog.announcement(&repo).and_then(|versions| versions.held.as_ref());
+            let Some(id) = held.map(|held| held.version.id) else { continue };
+            if self.purgatory.extend_deadline(id, now.mono.plus_secs(self.policy.purgatory_secs)) {
+                self.write(StoreWrite::ExtendHold(id, now.wall.plus_secs(self.policy.purgatory_secs)));
             }
         }
     }
 
-    /// Whether the git data of a held event is here already will be found out; the hunt hears of it.
-    fn look(&mut self, id: EventId) {
-        let Some(waiting) = self.purgatory.get(id) else { return };
-        let author = waiting.author;
-        match waiting.what.clone() {
-            What::Announcement(repo) => self.lanes.add(Task::Align(Site::Announced(repo))),
-            What::State(identifier) => {
-                for site in self.looks_of(&identifier, author) {
-                    self.lanes.add(Task::Align(site));
+    /// Schedules a check whether the git data of a held event is complete already, and notifies fetch.
+    fn check_git_data(&mut self, id: EventId) {
+        let Some(held_event) = self.purgatory.get(id) else { return };
+        let author = held_event.author;
+        match held_event.kind.clone() {
+            HeldKind::Announcement(repo) => self.queues.add(RepoTask::Align(RepoPath::Announced(repo))),
+            HeldKind::State(identifier) => {
+                for repo_path in self.search_paths(&identifier, author) {
+                    self.queues.add(RepoTask::Align(repo_path));
                 }
-                self.wish(Output::Quarry(identifier));
+                self.emit(AdmissionOutput::WantedGitDataChanged(identifier));
             }
-            What::PullRequest(tip, sites) => {
-                self.meet_uploads(id, &tip);
-                let open: Vec<Site> = sites.into_iter().filter(|site| self.is_open(site)).collect();
-                let uploaded = self.uploads.of_event(id).map(|upload| &upload.site);
-                let taken: Vec<Site> = uploaded.filter(|site| self.takes(site, &open)).cloned().collect();
-                for site in open.into_iter().chain(taken) {
-                    self.wish(Output::Quarry(site.identifier().clone()));
-                    self.lanes.add(Task::Pull(site, id));
+            HeldKind::PullRequest(tip, repo_paths) => {
+                self.drop_mismatched_uploads(id, &tip);
+                let available: Vec<RepoPath> =
+                    repo_paths.into_iter().filter(|repo_path| self.is_available(repo_path)).collect();
+                let uploaded = self.uploads.by_event(id).map(|upload| &upload.repo_path);
+                let accepting: Vec<RepoPath> =
+                    uploaded.filter(|repo_path| self.accepts_pull_request(repo_path, &available)).cloned().collect();
+                for repo_path in available.into_iter().chain(accepting) {
+                    self.emit(AdmissionOutput::WantedGitDataChanged(repo_path.identifier().clone()));
+                    self.queues.add(RepoTask::PullRequest(repo_path, id));
                 }
             }
         }
     }
 
-    /// Takes a held event into the books. What it pushes out of them leaves the store too.
-    fn note_held(&mut self, now: Now, event: &Signed, deadline: Moment, search: Search) {
-        let what = match event.kind {
+    /// Adds a held event to the catalog and to purgatory. Events that it displaces are deleted from the store.
+    fn track_held(&mut self, now: Now, event: &SignedEvent, deadline: MonoTime, search: SearchStatus) {
+        let kind = match event.kind {
             kinds::ANNOUNCEMENT => {
-                let Some(announcement) = self.rules.announcement(event) else { return };
+                let Some(announcement) = self.policy.announcement(event) else { return };
                 let repo = announcement.repo.clone();
-                if let Some(older) = self.put_announcement(Place::Held, announcement) {
-                    self.purgatory.take(older.stamp.id);
-                    self.write(Write::Unhold(older.stamp.id));
+                if let Some(older) = self.put_announcement(EventStatus::Held, announcement) {
+                    self.purgatory.remove(older.version.id);
+                    self.write(StoreWrite::DropHeld(older.version.id));
                 }
-                What::Announcement(repo)
+                HeldKind::Announcement(repo)
             }
             kinds::STATE => {
                 let Some(identifier) = event.tag("d").and_then(Identifier::new) else { return };
                 if let Some(oldest) =
-                    self.catalog.hold_state(event.pubkey, &identifier, event.stamp(), limits::MAX_HELD_STATES)
+                    self.catalog.hold_state(event.pubkey, &identifier, event.version(), limits::MAX_HELD_STATE_VERSIONS)
                 {
-                    self.purgatory.take(oldest.id);
-                    self.write(Write::Unhold(oldest.id));
+                    self.purgatory.remove(oldest.id);
+                    self.write(StoreWrite::DropHeld(oldest.id));
                     if oldest.id == event.id {
                         return;
                     }
                 }
-                What::State(identifier)
+                HeldKind::State(identifier)
             }
             _ => {
-                let Some(request) = PullRequest::read(event) else { return };
-                // Whether they are hosted may change while it waits.
-                let targets = request.targets.iter().take(limits::MAX_TARGETS).cloned().map(Site::Announced);
-                let mut sites: Vec<Site> = targets.chain(self.rules.submissions_of(event.pubkey, &request)).collect();
-                sites.sort_unstable();
-                sites.dedup();
-                What::PullRequest(request.tip, sites)
+                let Some(request) = PullRequest::from_event(event) else { return };
+                // Targets that are not hosted are included, because that may change while the event is held.
+                let targets =
+                    request.targets.iter().take(limits::MAX_PULL_REQUEST_TARGETS).cloned().map(RepoPath::Announced);
+                let mut repo_paths: Vec<RepoPath> =
+                    targets.chain(self.policy.submission_paths(event.pubkey, &request)).collect();
+                repo_paths.sort_unstable();
+                repo_paths.dedup();
+                HeldKind::PullRequest(request.tip, repo_paths)
             }
         };
-        self.purgatory.put(
+        self.purgatory.insert(
             event.id,
-            Waiting {
+            HeldEvent {
                 author: event.pubkey,
                 created_at: event.created_at,
-                what,
+                kind,
                 bytes: event.json().len(),
                 since: now.mono,
                 deadline,
@@ -307,175 +332,192 @@ impl Registrar {
         );
     }
 
-    /// Judges a held event as if it came now (F3).
-    fn is_still_wanted(&self, now: Now, event: &Signed, facts: Facts) -> bool {
-        let world = World { rules: &self.rules, catalog: &self.catalog, purgatory: &self.purgatory, space: self.space };
-        // That its author may publish it was shown when it was taken in.
-        let source = Source::Client(vec![event.pubkey]);
-        let verdict = world.admit(event, &source, &Facts { known: None, ..facts });
-        let wanted = match verdict {
-            Verdict::Hold(_) => true,
-            Verdict::Refuse(refusal) => refusal.is_about_room(),
-            Verdict::Accept | Verdict::Pass | Verdict::Known(_) => false,
+    /// Whether a held event would still be held if it were submitted now. Decisions that waited for git are taken again
+    /// with fresh lookups (docs/design/admission.md#decisions-after-a-wait).
+    fn is_still_acceptable(&self, now: Now, event: &SignedEvent, lookups: EventLookups) -> bool {
+        let context = PolicyContext {
+            policy: &self.policy,
+            catalog: &self.catalog,
+            purgatory: &self.purgatory,
+            disk_level: self.disk_level,
         };
-        wanted
+        // Whether the client may publish a protected event was checked when the event was submitted.
+        let source = EventSource::Client(vec![event.pubkey]);
+        let decision = context.decide(event, &source, &EventLookups { stored: None, ..lookups });
+        let is_acceptable = match decision {
+            Decision::Hold(_) => true,
+            Decision::Reject(rejection) => rejection.is_temporary(),
+            Decision::Accept | Decision::Broadcast | Decision::Known(_) => false,
+        };
+        is_acceptable
             && self.purgatory.get(event.id).is_some()
-            && self.rules.precheck(event, event.json().len(), now.wall).is_none()
+            && self.policy.precheck(event, event.json().len(), now.wall).is_none()
     }
 
-    /// Puts an announcement in its place and notes whom that concerns.
-    fn put_announcement(&mut self, place: Place, announcement: Announcement) -> Option<Announcement> {
+    /// Inserts an announcement into the catalog and records what is affected.
+    fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> Option<Announcement> {
         let repo = announcement.repo.clone();
-        self.change(&repo, |catalog| catalog.put_announcement(place, announcement))
+        self.change_announcements(&repo, |catalog| catalog.put_announcement(status, announcement))
     }
 
-    /// Takes an announcement away and notes whom that concerns.
-    fn take_announcement(&mut self, place: Place, repo: &RepoId, id: EventId) -> Option<Announcement> {
-        self.change(repo, |catalog| catalog.take_announcement(place, repo, id))
+    /// Removes an announcement from the catalog and records what is affected.
+    fn take_announcement(&mut self, status: EventStatus, repo: &RepoId, id: EventId) -> Option<Announcement> {
+        self.change_announcements(repo, |catalog| catalog.take_announcement(status, repo, id))
     }
 
-    fn change<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Catalog) -> R) -> R {
-        let look = |catalog: &Catalog| {
-            let family = catalog.family(&repo.identifier);
-            let best = family.and_then(|family| family.best(repo.owner));
-            let reaching: Vec<_> = family.into_iter().flat_map(|family| family.hosts_reaching(repo.owner)).collect();
-            (best.map(|best| (best.is_hosted(), best.roles.clone())), reaching)
+    /// Changes the announcements of one repository and records what is affected.
+    fn change_announcements<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Catalog) -> R) -> R {
+        let inspect = |catalog: &Catalog| {
+            let group = catalog.group(&repo.identifier);
+            let newest = group.and_then(|group| group.newest_announcement(repo.owner));
+            let dependent: Vec<_> = group.into_iter().flat_map(|group| group.hosted_depending_on(repo.owner)).collect();
+            (newest.map(|newest| (newest.is_hosted(), newest.roles.clone())), dependent)
         };
-        let (before, hosts_before) = look(&self.catalog);
+        let (before, hosted_before) = inspect(&self.catalog);
         let result = change(&mut self.catalog);
-        let (after, hosts_after) = look(&self.catalog);
+        let (after, hosted_after) = inspect(&self.catalog);
         if before != after {
-            let owners = hosts_before.into_iter().chain(hosts_after).chain([repo.owner]);
-            self.affected.extend(owners.map(|owner| RepoId { owner, identifier: repo.identifier.clone() }));
+            let owners = hosted_before.into_iter().chain(hosted_after).chain([repo.owner]);
+            self.affected_repos.extend(owners.map(|owner| RepoId { owner, identifier: repo.identifier.clone() }));
         }
-        self.touched.insert(repo.clone());
-        self.changed.insert(repo.identifier.clone());
+        self.touched_repos.insert(repo.clone());
+        self.changed_identifiers.insert(repo.identifier.clone());
         result
     }
 
-    /// Whether a held event, or an upload, may be let go now that its time is over.
-    fn is_engaged(&self, id: EventId) -> bool {
-        let pushed = self.pushes.values().chain(self.fetches.values()).any(|events| events.contains(&id));
-        let worked_on = |identifier: &Identifier| self.lanes.is_engaged(identifier);
-        pushed
-            || self.purgatory.get(id).is_some_and(|waiting| match &waiting.what {
-                What::Announcement(repo) => worked_on(&repo.identifier),
-                What::State(identifier) => worked_on(identifier),
-                What::PullRequest(_, sites) => sites.iter().any(|site| worked_on(site.identifier())),
+    /// Whether a push, a fetch or a git job that is queued or running may release this held event. It must not expire
+    /// then.
+    fn is_in_use(&self, id: EventId) -> bool {
+        let in_transfer = self.pushes.values().chain(self.fetches.values()).any(|events| events.contains(&id));
+        let has_git_work = |identifier: &Identifier| self.queues.is_in_use(identifier);
+        in_transfer
+            || self.purgatory.get(id).is_some_and(|held_event| match &held_event.kind {
+                HeldKind::Announcement(repo) => has_git_work(&repo.identifier),
+                HeldKind::State(identifier) => has_git_work(identifier),
+                HeldKind::PullRequest(_, repo_paths) => {
+                    repo_paths.iter().any(|repo_path| has_git_work(repo_path.identifier()))
+                }
             })
     }
 
-    /// Objects have come to the pools of a name.
-    fn data_came(&mut self, identifier: &Identifier) {
-        let hosts: Vec<_> = self.catalog.family(identifier).into_iter().flat_map(|family| family.hosts()).collect();
-        for owner in hosts {
-            self.lanes.add(Task::Align(Site::Announced(RepoId { owner, identifier: identifier.clone() })));
+    /// Schedules tasks for all repositories with an identifier, after objects were added to their pools.
+    fn git_data_added(&mut self, identifier: &Identifier) {
+        let owners: Vec<_> =
+            self.catalog.group(identifier).into_iter().flat_map(|group| group.hosted_owners()).collect();
+        for owner in owners {
+            self.queues.add(RepoTask::Align(RepoPath::Announced(RepoId { owner, identifier: identifier.clone() })));
         }
-        let pulls: Vec<(EventId, Site)> = self
+        let pull_requests: Vec<(EventId, RepoPath)> = self
             .purgatory
-            .of_name(identifier)
-            .filter_map(|(id, waiting)| match &waiting.what {
-                What::PullRequest(_, sites) => Some(sites.iter().map(move |site| (id, site.clone()))),
+            .by_identifier(identifier)
+            .filter_map(|(id, held_event)| match &held_event.kind {
+                HeldKind::PullRequest(_, repo_paths) => {
+                    Some(repo_paths.iter().map(move |repo_path| (id, repo_path.clone())))
+                }
                 _ => None,
             })
             .flatten()
-            .filter(|(_, site)| site.identifier() == identifier)
+            .filter(|(_, repo_path)| repo_path.identifier() == identifier)
             .collect();
-        for (id, site) in pulls {
-            self.lanes.add(Task::Pull(site, id));
+        for (id, repo_path) in pull_requests {
+            self.queues.add(RepoTask::PullRequest(repo_path, id));
         }
     }
 
-    /// Objects have come to a pool of this name: whatever waits for them is looked at again.
-    fn look_again(&mut self, identifier: &Identifier) {
-        let (mut authors, mut sites) = (BTreeSet::new(), BTreeSet::new());
-        for (_, waiting) in self.purgatory.of_name(identifier) {
-            match &waiting.what {
-                What::Announcement(repo) => drop(sites.insert(Site::Announced(repo.clone()))),
-                What::State(_) => drop(authors.insert(waiting.author)),
-                What::PullRequest(_, named) => {
-                    sites.extend(named.iter().filter(|site| site.identifier() == identifier).cloned());
+    /// Schedules tasks for everything that is held for repositories with an identifier, after objects were added to a
+    /// pool.
+    fn recheck_held(&mut self, identifier: &Identifier) {
+        let (mut authors, mut repo_paths) = (BTreeSet::new(), BTreeSet::new());
+        for (_, held_event) in self.purgatory.by_identifier(identifier) {
+            match &held_event.kind {
+                HeldKind::Announcement(repo) => drop(repo_paths.insert(RepoPath::Announced(repo.clone()))),
+                HeldKind::State(_) => drop(authors.insert(held_event.author)),
+                HeldKind::PullRequest(_, named) => {
+                    repo_paths.extend(named.iter().filter(|repo_path| repo_path.identifier() == identifier).cloned());
                 }
             }
         }
         for author in authors {
-            sites.extend(self.looks_of(identifier, author));
+            repo_paths.extend(self.search_paths(identifier, author));
         }
-        for site in sites {
-            self.lanes.add(Task::Align(site));
+        for repo_path in repo_paths {
+            self.queues.add(RepoTask::Align(repo_path));
         }
     }
 
-    fn write(&mut self, write: Write) {
-        self.wish(Output::Write(write));
+    fn write(&mut self, write: StoreWrite) {
+        self.emit(AdmissionOutput::Write(write));
     }
 
-    fn wish(&mut self, output: Output) {
-        self.wishes.push_back(output);
+    fn emit(&mut self, output: AdmissionOutput) {
+        self.outputs.push_back(output);
     }
 }
 
-impl Machine for Registrar {
-    type Input = Input;
-    type Output = Output;
+impl StateMachine for Admission {
+    type Input = AdmissionInput;
+    type Output = AdmissionOutput;
 
-    fn handle(&mut self, now: Now, input: Input) {
+    fn handle(&mut self, now: Now, input: AdmissionInput) {
         match input {
-            Input::Restored(restored) => return self.restore(now, restored),
-            Input::Ready => self.ready(),
-            Input::Rules(rules) => self.change_rules(Rules::clone(&rules)),
-            Input::Unwanted(summary) => self.remove(&summary, Place::Served),
-            Input::Swept(repo) => self.swept(repo),
-            Input::Submitted(submission) => self.submitted(now, submission),
-            Input::Expired(summary) => self.remove(&summary, Place::Served),
-            Input::Purged(summary) => self.forget_refs(&summary),
-            Input::PushAsked(push) => self.asking.push_back(Purpose::Permit(push)),
-            Input::PushArrived(arrival) => self.push_arrived(Box::new(arrival)),
-            Input::PushEnded(push) => drop(self.pushes.remove(&push)),
-            Input::Told(told) => self.told(now, told),
-            Input::Ordered(order, outcome) => self.ordered(now, order, outcome),
-            Input::DataCame(identifier) => self.data_came(&identifier),
-            Input::Space(mark) => self.space = mark,
-            Input::FetchBegan(fetch, events) => drop(self.fetches.insert(fetch, events)),
-            Input::FetchArrived(haul) => self.lanes.add(Task::Adopt(haul)),
-            Input::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),
-            Input::Tried(events) => self.tried(&events),
-            Input::Dropped(id) => self.unhold(id),
+            AdmissionInput::Restored(restored) => return self.restore(now, restored),
+            AdmissionInput::Ready => self.resume(),
+            AdmissionInput::PolicyChanged(policy) => self.change_policy(AdmissionPolicy::clone(&policy)),
+            AdmissionInput::BannedEvent(summary) => self.remove(&summary, EventStatus::Served),
+            AdmissionInput::BannedRepoScanned(repo) => self.scan_done(repo),
+            AdmissionInput::EventSubmitted(submission) => self.handle_submission(now, submission),
+            AdmissionInput::EventExpired(summary) => self.remove(&summary, EventStatus::Served),
+            AdmissionInput::PullRequestPurged(summary) => self.schedule_ref_removal(&summary),
+            AdmissionInput::PushRequested(push) => self.lookup_queue.push_back(LookupPurpose::Permit(push)),
+            AdmissionInput::PushReceived(received_push) => self.push_received(Box::new(received_push)),
+            AdmissionInput::PushEnded(push) => drop(self.pushes.remove(&push)),
+            AdmissionInput::LookupDone(result) => self.lookup_done(now, result),
+            AdmissionInput::GitJobDone(job, outcome) => self.git_job_done(now, job, outcome),
+            AdmissionInput::GitDataAdded(identifier) => self.git_data_added(&identifier),
+            AdmissionInput::DiskLevel(level) => self.disk_level = level,
+            AdmissionInput::FetchStarted(fetch, events) => drop(self.fetches.insert(fetch, events)),
+            AdmissionInput::PackFetched(fetched_pack) => self.queues.add(RepoTask::Adopt(fetched_pack)),
+            AdmissionInput::FetchEnded(fetch) => drop(self.fetches.remove(&fetch)),
+            AdmissionInput::SourcesTried(events) => self.sources_tried(&events),
+            AdmissionInput::HeldEventDropped(id) => self.drop_held(id),
         }
-        self.settle_changed();
-        self.proceed();
+        self.process_changes();
+        self.start_next_lookup();
     }
 
-    fn poll(&mut self) -> Option<Output> {
-        self.wishes.pop_front()
+    fn poll(&mut self) -> Option<AdmissionOutput> {
+        self.outputs.pop_front()
     }
 
-    fn alarm(&self) -> Option<(Moment, &'static str)> {
+    fn alarm(&self) -> Option<(MonoTime, &'static str)> {
         let alarms = [
             (self.purgatory.next_deadline(), "a held event expires"),
             (self.uploads.next_deadline(), "an upload without its event expires"),
-            (self.lanes.alarm(), "work in the git room is tried again"),
-            ((!self.review.is_empty()).then_some(Moment::default()), "there are other rules"),
+            (self.queues.alarm(), "a failed git task is retried"),
+            (
+                (!self.repos_to_review.is_empty()).then_some(MonoTime::default()),
+                "repositories are reviewed after a policy change",
+            ),
         ];
-        alarms.into_iter().filter_map(|(moment, why)| Some((moment?, why))).min()
+        alarms.into_iter().filter_map(|(time, reason)| Some((time?, reason))).min()
     }
 
     fn wake(&mut self, now: Now) {
-        self.lanes.wake(now.mono);
-        self.review_some();
-        for _ in 0..limits::EXPIRY_SLICE {
-            let Some(id) = self.purgatory.overdue(now.mono) else { break };
-            self.end_of_time(now, id);
+        self.queues.wake(now.mono);
+        self.review_slice();
+        for _ in 0..limits::EXPIRY_SLICE_EVENTS {
+            let Some(id) = self.purgatory.next_expired(now.mono) else { break };
+            self.expire_held(now, id);
         }
-        for _ in 0..limits::EXPIRY_SLICE {
-            let Some((event, site)) = self.uploads.overdue(now.mono) else { break };
-            if self.lanes.is_engaged(site.identifier()) {
-                self.uploads.postpone(event, &site, now.mono.plus_secs(limits::POSTPONE_SECS));
+        for _ in 0..limits::EXPIRY_SLICE_EVENTS {
+            let Some((event, repo_path)) = self.uploads.next_expired(now.mono) else { break };
+            if self.queues.is_in_use(repo_path.identifier()) {
+                self.uploads.set_deadline(event, &repo_path, now.mono.plus_secs(limits::EXPIRY_POSTPONE_SECS));
             } else {
-                self.forget_upload(event, &site, true);
+                self.remove_upload(event, &repo_path, true);
             }
         }
-        self.settle_changed();
-        self.proceed();
+        self.process_changes();
+        self.start_next_lookup();
     }
 }

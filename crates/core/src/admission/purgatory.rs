@@ -1,249 +1,256 @@
-//! What waits for git data, and until when.
+//! Purgatory: events that wait for their git data, with their deadlines.
+//!
+//! Only the fields that decisions need are in memory; the text of held events is in the store. The number and size of
+//! held events is bounded per author and in total (docs/design/admission.md#bounds).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
-use crate::nostr::rejection::Refusal;
-use crate::repo::{Identifier, RepoId, Site};
-use crate::time::{Moment, Timestamp};
+use crate::nostr::rejection::Rejection;
+use crate::repo::{Identifier, RepoId, RepoPath};
+use crate::time::{MonoTime, Timestamp};
 
-/// A held event, as far as decisions need it. Its text is in the store.
+/// The fields of a held event that decisions need. Its text is in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiting {
-    /// Who made it.
+pub struct HeldEvent {
+    /// The event's author.
     pub author: PublicKey,
-    /// When it says it was made.
+    /// The event's timestamp.
     pub created_at: Timestamp,
-    /// What it is.
-    pub what: What,
-    /// Bytes of its text.
+    /// The kind of event, with the fields that depend on it.
+    pub kind: HeldKind,
+    /// The size of the event's text.
     pub bytes: usize,
-    /// When it came.
-    pub since: Moment,
-    /// When it gives up. On the monotonic clock, so that a step of the wall clock ends nothing.
-    pub deadline: Moment,
-    /// How the search for its git data stands.
-    pub search: Search,
+    /// When the event was held, or restored after a start.
+    pub since: MonoTime,
+    /// When the event expires. On the monotonic clock, so that a change of the wall clock expires nothing.
+    pub deadline: MonoTime,
+    /// Progress of the search for its git data.
+    pub search: SearchStatus,
 }
 
-impl Waiting {
-    /// Whether its time is over and it is kept only because it may still be found.
+impl HeldEvent {
+    /// Whether its deadline has passed and it is kept only because its git data may still be found.
     #[must_use]
     pub fn is_dormant(&self) -> bool {
-        self.search == Search::Dormant
+        self.search == SearchStatus::Dormant
     }
 
-    /// The names of the repositories that it concerns.
-    fn names(&self) -> BTreeSet<Identifier> {
-        match &self.what {
-            What::Announcement(repo) => BTreeSet::from([repo.identifier.clone()]),
-            What::State(identifier) => BTreeSet::from([identifier.clone()]),
-            What::PullRequest(_, sites) => sites.iter().map(|site| site.identifier().clone()).collect(),
+    /// Returns the identifiers of the repositories that it is about.
+    fn identifiers(&self) -> BTreeSet<Identifier> {
+        match &self.kind {
+            HeldKind::Announcement(repo) => BTreeSet::from([repo.identifier.clone()]),
+            HeldKind::State(identifier) => BTreeSet::from([identifier.clone()]),
+            HeldKind::PullRequest(_, repo_paths) => {
+                repo_paths.iter().map(|repo_path| repo_path.identifier().clone()).collect()
+            }
         }
     }
 }
 
-/// How the search for an event's git data stands.
+/// Progress of the search for an event's git data (docs/design/admission.md#expiry-and-dormancy).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Search {
-    /// It is looked for from then on; not everybody has been asked.
-    From(Moment),
-    /// It is looked for since then, and everybody has been asked once.
-    Tried(Moment),
-    /// Its time is over, nothing has replaced it, and it is looked for now and then.
+pub enum SearchStatus {
+    /// The search starts at this time; not all sources have been tried yet.
+    Pending(MonoTime),
+    /// The search started at this time, and all sources have been tried once.
+    Tried(MonoTime),
+    /// The deadline has passed, no newer event replaces this one, and the search continues at long intervals.
     Dormant,
 }
 
-/// What kind of thing waits.
+/// The kind of a held event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum HeldKind {
     /// An announcement.
     Announcement(RepoId),
     /// A state.
     State(Identifier),
-    /// A pull request: its tip, and the sites at which it may be served once they are open.
-    PullRequest(String, Vec<Site>),
+    /// A pull request: its commit, and the repositories in which it may get its ref once they are available.
+    PullRequest(String, Vec<RepoPath>),
 }
 
-/// All that waits.
+/// All held events, indexed by deadline, author and identifier.
 #[derive(Clone, Debug, Default)]
 pub struct Purgatory {
-    waiting: BTreeMap<EventId, Waiting>,
-    deadlines: BTreeSet<(Moment, EventId)>,
-    by_author: BTreeMap<PublicKey, Share>,
-    by_name: BTreeMap<Identifier, BTreeSet<EventId>>,
-    all: Sum,
+    events: BTreeMap<EventId, HeldEvent>,
+    deadlines: BTreeSet<(MonoTime, EventId)>,
+    by_author: BTreeMap<PublicKey, AuthorUsage>,
+    by_identifier: BTreeMap<Identifier, BTreeSet<EventId>>,
+    totals: HeldTotals,
 }
 
-/// What one author has waiting.
+/// The held events of one author.
 #[derive(Clone, Debug, Default)]
-struct Share {
+struct AuthorUsage {
     ids: BTreeSet<EventId>,
-    sum: Sum,
+    totals: HeldTotals,
 }
 
-/// How much waits. What is dormant takes nobody's room.
+/// Number and size of held events. Dormant events do not count towards the limits of active ones.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    awake: usize,
+struct HeldTotals {
+    active: usize,
     bytes: usize,
     dormant: usize,
 }
 
-impl Sum {
-    fn add(&mut self, waiting: &Waiting) {
-        if waiting.is_dormant() {
+impl HeldTotals {
+    fn add(&mut self, held_event: &HeldEvent) {
+        if held_event.is_dormant() {
             self.dormant += 1;
         } else {
-            self.awake += 1;
-            self.bytes += waiting.bytes;
+            self.active += 1;
+            self.bytes += held_event.bytes;
         }
     }
 
-    fn take(&mut self, waiting: &Waiting) {
-        if waiting.is_dormant() {
+    fn subtract(&mut self, held_event: &HeldEvent) {
+        if held_event.is_dormant() {
             self.dormant -= 1;
         } else {
-            self.awake -= 1;
-            self.bytes -= waiting.bytes;
+            self.active -= 1;
+            self.bytes -= held_event.bytes;
         }
     }
 }
 
 impl Purgatory {
-    /// Why there is no room for one more of this author and size, if there is none.
+    /// Returns the reason why another event of this author and size cannot be held, or `None` if it can.
     #[must_use]
-    pub fn room(&self, author: PublicKey, bytes: usize) -> Option<Refusal> {
-        let crowded = |share: &Share| {
-            share.sum.awake >= limits::MAX_HELD_PER_AUTHOR
-                || share.sum.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
+    pub fn rejection_if_full(&self, author: PublicKey, bytes: usize) -> Option<Rejection> {
+        let crowded = |usage: &AuthorUsage| {
+            usage.totals.active >= limits::MAX_HELD_EVENTS_PER_AUTHOR
+                || usage.totals.bytes + bytes > limits::MAX_HELD_BYTES_PER_AUTHOR
         };
         if self.by_author.get(&author).is_some_and(crowded) {
-            return Some(Refusal::TooMuchHeld);
+            return Some(Rejection::TooManyHeld);
         }
-        let full = self.all.awake >= limits::MAX_HELD || self.all.bytes + bytes > limits::MAX_HELD_BYTES;
-        full.then_some(Refusal::PurgatoryFull)
+        let full = self.totals.active >= limits::MAX_HELD_EVENTS || self.totals.bytes + bytes > limits::MAX_HELD_BYTES;
+        full.then_some(Rejection::PurgatoryFull)
     }
 
-    /// Whether one more of this author may lie dormant.
+    /// Whether another event of this author may become dormant.
     #[must_use]
-    pub fn may_rest(&self, author: PublicKey) -> bool {
-        let crowded = |share: &Share| share.sum.dormant >= limits::MAX_DORMANT_PER_AUTHOR;
-        self.all.dormant < limits::MAX_DORMANT && !self.by_author.get(&author).is_some_and(crowded)
+    pub fn has_dormant_room(&self, author: PublicKey) -> bool {
+        let crowded = |usage: &AuthorUsage| usage.totals.dormant >= limits::MAX_DORMANT_EVENTS_PER_AUTHOR;
+        self.totals.dormant < limits::MAX_DORMANT_EVENTS && !self.by_author.get(&author).is_some_and(crowded)
     }
 
-    /// Takes one in.
-    pub fn put(&mut self, id: EventId, waiting: Waiting) {
-        self.take(id);
-        self.deadlines.insert((waiting.deadline, id));
-        let share = self.by_author.entry(waiting.author).or_default();
-        share.ids.insert(id);
-        share.sum.add(&waiting);
-        self.all.add(&waiting);
-        for name in waiting.names() {
-            self.by_name.entry(name).or_default().insert(id);
+    /// Adds an event, or replaces the one with the same id.
+    pub fn insert(&mut self, id: EventId, held_event: HeldEvent) {
+        self.remove(id);
+        self.deadlines.insert((held_event.deadline, id));
+        let usage = self.by_author.entry(held_event.author).or_default();
+        usage.ids.insert(id);
+        usage.totals.add(&held_event);
+        self.totals.add(&held_event);
+        for identifier in held_event.identifiers() {
+            self.by_identifier.entry(identifier).or_default().insert(id);
         }
-        self.waiting.insert(id, waiting);
+        self.events.insert(id, held_event);
     }
 
-    /// Lets one go.
-    pub fn take(&mut self, id: EventId) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&id)?;
-        self.deadlines.remove(&(waiting.deadline, id));
-        self.all.take(&waiting);
-        if let Some(share) = self.by_author.get_mut(&waiting.author) {
-            share.ids.remove(&id);
-            share.sum.take(&waiting);
-            if share.ids.is_empty() {
-                self.by_author.remove(&waiting.author);
+    /// Removes and returns an event.
+    pub fn remove(&mut self, id: EventId) -> Option<HeldEvent> {
+        let held_event = self.events.remove(&id)?;
+        self.deadlines.remove(&(held_event.deadline, id));
+        self.totals.subtract(&held_event);
+        if let Some(usage) = self.by_author.get_mut(&held_event.author) {
+            usage.ids.remove(&id);
+            usage.totals.subtract(&held_event);
+            if usage.ids.is_empty() {
+                self.by_author.remove(&held_event.author);
             }
         }
-        for name in waiting.names() {
-            if let Some(ids) = self.by_name.get_mut(&name) {
+        for identifier in held_event.identifiers() {
+            if let Some(ids) = self.by_identifier.get_mut(&identifier) {
                 ids.remove(&id);
                 if ids.is_empty() {
-                    self.by_name.remove(&name);
+                    self.by_identifier.remove(&identifier);
                 }
             }
         }
-        Some(waiting)
+        Some(held_event)
     }
 
-    /// Changes how the search for one stands, and until when it waits.
-    pub fn search(&mut self, id: EventId, search: Search, deadline: Moment) {
-        if let Some(waiting) = self.take(id) {
-            self.put(id, Waiting { search, deadline, ..waiting });
+    /// Changes the search status and the deadline of an event.
+    pub fn set_search(&mut self, id: EventId, search: SearchStatus, deadline: MonoTime) {
+        if let Some(held_event) = self.remove(id) {
+            self.insert(id, HeldEvent { search, deadline, ..held_event });
         }
     }
 
-    /// Lets one wait longer. True if that changed anything.
-    pub fn postpone(&mut self, id: EventId, deadline: Moment) -> bool {
-        let Some(waiting) = self.waiting.get_mut(&id).filter(|waiting| waiting.deadline < deadline) else {
+    /// Moves the deadline of an event to a later time. Returns whether it changed.
+    pub fn extend_deadline(&mut self, id: EventId, deadline: MonoTime) -> bool {
+        let Some(held_event) = self.events.get_mut(&id).filter(|held_event| held_event.deadline < deadline) else {
             return false;
         };
-        self.deadlines.remove(&(waiting.deadline, id));
-        waiting.deadline = deadline;
+        self.deadlines.remove(&(held_event.deadline, id));
+        held_event.deadline = deadline;
         self.deadlines.insert((deadline, id))
     }
 
-    /// All that waits, by id.
-    pub fn iter(&self) -> impl Iterator<Item = (EventId, &Waiting)> {
-        self.waiting.iter().map(|(id, waiting)| (*id, waiting))
+    /// Iterates over all held events, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (EventId, &HeldEvent)> {
+        self.events.iter().map(|(id, held_event)| (*id, held_event))
     }
 
-    /// What concerns repositories of a name, by id.
-    pub fn of_name(&self, name: &Identifier) -> impl Iterator<Item = (EventId, &Waiting)> {
-        let ids = self.by_name.get(name).into_iter().flatten();
-        ids.filter_map(|id| Some((*id, self.waiting.get(id)?)))
+    /// Iterates over the held events that are about repositories with an identifier, by id.
+    pub fn by_identifier(&self, identifier: &Identifier) -> impl Iterator<Item = (EventId, &HeldEvent)> {
+        let ids = self.by_identifier.get(identifier).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.events.get(id)?)))
     }
 
-    /// The names of all repositories for which something waits.
-    pub fn names(&self) -> impl Iterator<Item = &Identifier> {
-        self.by_name.keys()
+    /// Iterates over the identifiers of all repositories that held events are about.
+    pub fn identifiers(&self) -> impl Iterator<Item = &Identifier> {
+        self.by_identifier.keys()
     }
 
-    /// What waits under an id.
+    /// Returns the held event with this id.
     #[must_use]
-    pub fn get(&self, id: EventId) -> Option<&Waiting> {
-        self.waiting.get(&id)
+    pub fn get(&self, id: EventId) -> Option<&HeldEvent> {
+        self.events.get(&id)
     }
 
-    /// What an author has waiting that is not newer than `up_to`.
+    /// Returns the ids of an author's held events that are not newer than `up_to`.
     #[must_use]
-    pub fn of_author_until(&self, author: PublicKey, up_to: Timestamp) -> Vec<EventId> {
-        let held = self.by_author.get(&author).into_iter().flat_map(|share| &share.ids);
-        held.filter(|id| self.waiting.get(id).is_some_and(|waiting| waiting.created_at <= up_to)).copied().collect()
+    pub fn held_until(&self, author: PublicKey, up_to: Timestamp) -> Vec<EventId> {
+        let held = self.by_author.get(&author).into_iter().flat_map(|usage| &usage.ids);
+        held.filter(|id| self.events.get(id).is_some_and(|held_event| held_event.created_at <= up_to))
+            .copied()
+            .collect()
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Moment> {
+    pub fn next_deadline(&self) -> Option<MonoTime> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// One whose time is over.
+    /// Returns an event whose deadline has passed, if there is one.
     #[must_use]
-    pub fn overdue(&self, now: Moment) -> Option<EventId> {
+    pub fn next_expired(&self, now: MonoTime) -> Option<EventId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
     }
 
-    /// How many wait.
+    /// Returns the number of held events, including dormant ones.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.events.len()
     }
 
-    /// How many of them lie dormant.
+    /// Returns the number of dormant events.
     #[must_use]
-    pub fn dormant(&self) -> usize {
-        self.all.dormant
+    pub fn dormant_count(&self) -> usize {
+        self.totals.dormant
     }
 
-    /// Whether nothing waits.
+    /// Whether no event is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.events.is_empty()
     }
 }

@@ -1,91 +1,92 @@
-//! May this push happen? A pure function of the refs that are here, the commands, and the states that wait for data.
+//! Authorisation of pushes: a pure function of the current refs, the commands, and the states of the repository.
 //!
-//! Authority comes from a signed state, not from fast-forwardness: a push is allowed if it makes branches and tags
-//! *exactly* what a state declares (G1-52). Anybody may push `refs/nostr/<event id>` (G1-57), unless what is known of that
-//! event contradicts it (G1-58).
+//! Authority comes from a signed state, not from being a fast-forward: a push is permitted if branches and tags are
+//! *exactly* what a state declares after it. Any client may push `refs/nostr/<event id>`, unless the known event
+//! contradicts it (docs/protocol.md#push-authorisation, docs/protocol.md#pull-request-refs).
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::disk_budget::Quota;
 use crate::limits;
-use crate::nostr::event::{EventId, Stamp};
+use crate::nostr::event::{EventId, EventVersion};
 use crate::nostr::supersedes;
-use crate::repo::{Site, State, ref_name};
+use crate::repo::{RepoPath, RepoState, ref_name};
 
-/// One command of a push: where a ref stood, by the client's knowledge, and where it should stand.
+/// One command of a push: the old value of a ref, as the client knows it, and the new value.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Command {
-    /// The ref.
+pub struct PushCommand {
+    /// The name of the ref.
     pub name: String,
-    /// Where it stood; `None` if it did not exist.
+    /// The old object id; `None` if the ref did not exist.
     pub old: Option<String>,
-    /// Where it should stand; `None` deletes it.
+    /// The new object id; `None` deletes the ref.
     pub new: Option<String>,
 }
 
-/// What is known of the event that a `refs/nostr/<id>` names.
+/// What is known about the event that a `refs/nostr/<id>` names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Named {
-    /// Nothing: it may still come.
+pub enum RefEvent {
+    /// It is not stored. It may arrive later.
     Unknown,
-    /// A pull request for this site, served or held, with this tip.
+    /// A pull request for this repository, served or held, with this commit.
     PullRequest(String),
-    /// A pull request for other sites.
-    Elsewhere,
-    /// Something that is no pull request.
-    Other,
+    /// A pull request for other repositories only.
+    OtherRepository,
+    /// An event of another kind.
+    NotPullRequest,
 }
 
-/// What a decision about a push looks at.
+/// The facts that a decision about a push depends on.
 #[derive(Clone, Debug)]
-pub struct Scene<'a> {
-    /// Where the push goes to.
-    pub site: &'a Site,
-    /// Branches and tags of the repository, as they are.
+pub struct PushContext<'a> {
+    /// The repository that is pushed to.
+    pub repo_path: &'a RepoPath,
+    /// The current branches and tags of the repository.
     pub refs: &'a BTreeMap<String, String>,
-    /// States of this name that wait for their data and whose authors may speak for this repository.
-    pub waiting: &'a [State],
-    /// The state that the repository follows now.
-    pub current: Option<&'a State>,
+    /// Held states that apply to this repository.
+    pub held_states: &'a [RepoState],
+    /// The served state that the repository follows.
+    pub current: Option<&'a RepoState>,
 }
 
-/// What a permitted push will lead to.
+/// The effects of a permitted push.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Permit {
-    /// The state that it fulfils, if it is about branches and tags and changes any.
-    pub state: Option<Stamp>,
-    /// The refs of pull requests that it brings and whose event is here: event and tip.
-    pub pulls: Vec<(EventId, String)>,
-    /// The same for those whose event is not here yet: they are put aside until it comes.
+pub struct PushPermit {
+    /// The state that the push completes; `None` if it changes no branch or tag.
+    pub state: Option<EventVersion>,
+    /// The pushed pull requests whose event is stored: event and commit.
+    pub pull_requests: Vec<(EventId, String)>,
+    /// The pushed pull requests whose event is not stored: event and commit. Their objects are staged until the event
+    /// arrives.
     pub uploads: Vec<(EventId, String)>,
-    /// How many bytes a quota leaves for it, and which.
-    pub left: Option<(u64, Quota)>,
+    /// The number of bytes that a quota leaves for the push, and the quota.
+    pub quota_left: Option<(u64, Quota)>,
 }
 
-impl Permit {
+impl PushPermit {
     /// Whether the push changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.state.is_none() && self.pulls.is_empty() && self.uploads.is_empty()
+        self.state.is_none() && self.pull_requests.is_empty() && self.uploads.is_empty()
     }
 }
 
-/// Why a push is refused. The code is stable; the text says what to do about it.
+/// Why a push is rejected. The code is stable; the text says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PushRefusal {
-    /// A ref that is neither a branch, a tag nor a pull request's.
-    Namespace(String),
-    /// Something else than a pull request, pushed to where only those are taken (GRASP-06).
-    NotSubmitted(String),
-    /// A name that git would not take.
-    BadName(String),
-    /// `refs/nostr/` with something else than an event id.
-    EventId(String),
-    /// An attempt to delete a pull request's ref.
+pub enum PushRejection {
+    /// The ref is neither a branch, nor a tag, nor that of a pull request.
+    UnsupportedNamespace(String),
+    /// The ref is not that of a pull request, at a path that accepts only pull requests (GRASP-06).
+    OnlyPullRequests(String),
+    /// The name is not a valid git ref name.
+    InvalidRefName(String),
+    /// `refs/nostr/` is not followed by an event id.
+    InvalidEventId(String),
+    /// The push would delete the ref of a pull request.
     DeletePullRequest(String),
-    /// The event is here and names another commit.
-    OtherCommit {
+    /// The event is stored and names another commit.
+    CommitMismatch {
         /// The ref.
         name: String,
         /// The commit that the event names.
@@ -93,228 +94,242 @@ pub enum PushRefusal {
         /// The commit that was pushed.
         found: String,
     },
-    /// The event is here and is no pull request.
-    NoPullRequest(String),
-    /// The event is here and names other repositories.
-    Elsewhere(String),
-    /// There is no room for uploads whose event is not here.
-    NoRoom,
-    /// More uploads without their events than one push may bring.
+    /// The event is stored and is not a pull request.
+    NotPullRequest(String),
+    /// The event is stored and names other repositories.
+    OtherRepository(String),
+    /// The limits of uploads whose event is not stored are reached.
+    UploadsFull,
+    /// One push contains too many uploads whose event is not stored.
     TooManyUploads,
-    /// The client did not know where a ref stands.
-    Moved {
+    /// The old value in a command is not the current value of the ref.
+    RefMoved {
         /// The ref.
         name: String,
-        /// Where it stands.
+        /// The current value.
         expected: Option<String>,
-        /// Where the client thought it stood.
+        /// The old value in the command.
         found: Option<String>,
     },
-    /// No state waits for data.
+    /// No state is held for the repository.
     NoState,
-    /// States wait, but none declares what this push would make. Says where the newest differs first.
-    NoMatch {
+    /// States are held, but none declares the refs that would result. Contains the first difference to the newest one.
+    StateMismatch {
         /// The ref that differs.
         name: String,
         /// What the state declares.
         expected: Option<String>,
-        /// What the push would make.
+        /// What the ref would be after the push.
         found: Option<String>,
     },
-    /// The repository is not hosted here, or not any more.
+    /// The repository is not hosted here (any more).
     NotHosted,
-    /// This service is an archive: nobody pushes to it.
+    /// This service is a read-only archive.
     ReadOnly,
-    /// What had been permitted is not permitted any more: something was deleted, replaced or expired meanwhile.
-    Changed,
+    /// The state or a pull request of the push was deleted, replaced or has expired since the push was permitted.
+    AuthorityChanged,
     /// The disk budget is used up.
     DiskFull,
-    /// A quota is used up, or would be.
-    Quota(Quota),
-    /// Too many pushes to repositories of this name wait for their turn.
+    /// The push would exceed a quota.
+    QuotaExceeded(Quota),
+    /// Too many pushes to repositories with this identifier are waiting.
     Busy,
-    /// The server could not carry it out; nothing that is served was changed.
+    /// The server failed to carry out the push. Nothing that is served was changed.
     Failed(String),
 }
 
-impl PushRefusal {
-    /// The stable name of the reason.
+impl PushRejection {
+    /// Returns the stable code of the reason.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Namespace(_) | Self::NotSubmitted(_) => "E-REF-NAMESPACE",
-            Self::BadName(_) => "E-REF-NAME",
-            Self::EventId(_) => "E-PR-ID",
+            Self::UnsupportedNamespace(_) | Self::OnlyPullRequests(_) => "E-REF-NAMESPACE",
+            Self::InvalidRefName(_) => "E-REF-NAME",
+            Self::InvalidEventId(_) => "E-PR-ID",
             Self::DeletePullRequest(_) => "E-PR-DELETE",
-            Self::OtherCommit { .. } => "E-PR-COMMIT",
-            Self::NoPullRequest(_) => "E-PR-KIND",
-            Self::Elsewhere(_) => "E-PR-TARGET",
-            Self::NoRoom => "E-PR-ROOM",
+            Self::CommitMismatch { .. } => "E-PR-COMMIT",
+            Self::NotPullRequest(_) => "E-PR-KIND",
+            Self::OtherRepository(_) => "E-PR-TARGET",
+            Self::UploadsFull => "E-PR-ROOM",
             Self::TooManyUploads => "E-PR-MANY",
-            Self::Moved { .. } => "E-REF-MOVED",
+            Self::RefMoved { .. } => "E-REF-MOVED",
             Self::NoState => "E-STATE-MISSING",
-            Self::NoMatch { .. } => "E-STATE-MISMATCH",
+            Self::StateMismatch { .. } => "E-STATE-MISMATCH",
             Self::NotHosted => "E-REPO-MISSING",
             Self::ReadOnly => "E-READ-ONLY",
-            Self::Changed => "E-STATE-CHANGED",
+            Self::AuthorityChanged => "E-STATE-CHANGED",
             Self::DiskFull => "E-DISK-FULL",
-            Self::Quota(Quota::Repository(_)) => "E-QUOTA-REPOSITORY",
-            Self::Quota(Quota::Key(_)) => "E-QUOTA-KEY",
+            Self::QuotaExceeded(Quota::Repository(_)) => "E-QUOTA-REPOSITORY",
+            Self::QuotaExceeded(Quota::Key(_)) => "E-QUOTA-KEY",
             Self::Busy => "E-BUSY",
             Self::Failed(_) => "E-SERVER",
         }
     }
 
-    /// The ref that the reason is about, if it is about one.
+    /// Returns the ref that the reason is about, if it is about one.
     #[must_use]
-    pub fn about(&self) -> Option<&str> {
+    pub fn ref_name(&self) -> Option<&str> {
         match self {
-            Self::Namespace(name)
-            | Self::NotSubmitted(name)
-            | Self::Elsewhere(name)
-            | Self::BadName(name)
-            | Self::EventId(name)
+            Self::UnsupportedNamespace(name)
+            | Self::OnlyPullRequests(name)
+            | Self::OtherRepository(name)
+            | Self::InvalidRefName(name)
+            | Self::InvalidEventId(name)
             | Self::DeletePullRequest(name)
-            | Self::NoPullRequest(name)
-            | Self::OtherCommit { name, .. }
-            | Self::Moved { name, .. }
-            | Self::NoMatch { name, .. } => Some(name),
+            | Self::NotPullRequest(name)
+            | Self::CommitMismatch { name, .. }
+            | Self::RefMoved { name, .. }
+            | Self::StateMismatch { name, .. } => Some(name),
             Self::NoState
-            | Self::NoRoom
+            | Self::UploadsFull
             | Self::TooManyUploads
             | Self::NotHosted
             | Self::ReadOnly
-            | Self::Changed
+            | Self::AuthorityChanged
             | Self::DiskFull
-            | Self::Quota(_)
+            | Self::QuotaExceeded(_)
             | Self::Busy
             | Self::Failed(_) => None,
         }
     }
 }
 
-impl fmt::Display for PushRefusal {
+impl fmt::Display for PushRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = |oid: &Option<String>| oid.clone().unwrap_or_else(|| "nothing".to_owned());
+        let oid_or_nothing = |oid: &Option<String>| oid.clone().unwrap_or_else(|| "nothing".to_owned());
         match self {
-            Self::Namespace(name) => {
-                write!(f, "{name}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are taken")
+            Self::UnsupportedNamespace(name) => {
+                write!(f, "{name}: only refs/heads/, refs/tags/ and refs/nostr/<event id> are accepted")
             }
-            Self::NotSubmitted(name) => write!(f, "{name}: only refs/nostr/<event id> is taken here"),
-            Self::BadName(name) => write!(f, "{name}: not a name that git can keep"),
-            Self::EventId(name) => {
-                write!(f, "{name}: refs/nostr/ takes the 64 hex digits of a pull request's event id")
+            Self::OnlyPullRequests(name) => write!(f, "{name}: only refs/nostr/<event id> is accepted at this path"),
+            Self::InvalidRefName(name) => write!(f, "{name}: not a valid git ref name"),
+            Self::InvalidEventId(name) => {
+                write!(f, "{name}: refs/nostr/ must be followed by the 64 hex digits of a pull request's event id")
             }
             Self::DeletePullRequest(name) => {
-                write!(f, "{name}: pull requests are deleted by their author, with a deletion event")
+                write!(f, "{name}: only the author can delete a pull request, with a deletion request (kind 5)")
             }
-            Self::OtherCommit { name, expected, found } => {
-                write!(f, "{name}: the event names commit {expected}, the push brings {found}")
+            Self::CommitMismatch { name, expected, found } => {
+                write!(f, "{name}: the event names commit {expected}, but {found} was pushed")
             }
-            Self::NoPullRequest(name) => write!(f, "{name}: the event is no pull request"),
-            Self::Elsewhere(name) => {
+            Self::NotPullRequest(name) => write!(f, "{name}: the event is not a pull request"),
+            Self::OtherRepository(name) => {
                 write!(f, "{name}: the event does not name this repository: push to one that it names")
             }
-            Self::NoRoom => f.write_str(
-                "no room for pull requests whose event is not here yet: publish the event first, or try again later",
+            Self::UploadsFull => f.write_str(
+                "too many pull requests without an event are stored: publish the event first, or try again later",
             ),
             Self::TooManyUploads => write!(
                 f,
-                "at most {} pull requests whose event is not here yet are taken in one push: publish the events first",
+                "at most {} pull requests without an event are accepted in one push: publish the events first",
                 limits::MAX_UPLOADS_PER_PUSH
             ),
-            Self::Moved { name, expected, found } => {
-                write!(f, "{name} is at {}, not at {}: fetch and try again", place(expected), place(found))
+            Self::RefMoved { name, expected, found } => {
+                write!(
+                    f,
+                    "{name} is at {}, not at {}: fetch and try again",
+                    oid_or_nothing(expected),
+                    oid_or_nothing(found)
+                )
             }
-            Self::NoState => f.write_str("no state waits for this push: publish a state event (kind 30618) first"),
-            Self::NoMatch { name, expected, found } => write!(
+            Self::NoState => f.write_str("no state event waits for this push: publish a state (kind 30618) first"),
+            Self::StateMismatch { name, expected, found } => write!(
                 f,
                 "{name}: the newest state declares {}, the push would leave {}: push exactly what the state declares",
-                place(expected),
-                place(found)
+                oid_or_nothing(expected),
+                oid_or_nothing(found)
             ),
-            Self::NotHosted => f.write_str("this repository is not hosted here: publish an announcement (kind 30617)"),
+            Self::NotHosted => f.write_str("this repository is not hosted here: publish an announcement (kind 30617) first"),
             Self::ReadOnly => f.write_str(
                 "this service is a read-only archive: push to a server that the repository's announcement names",
             ),
-            Self::Changed => f.write_str(
-                "what this push fulfils was deleted, replaced or has expired meanwhile: fetch and try again",
+            Self::AuthorityChanged => f.write_str(
+                "the state or pull request of this push was deleted, replaced or has expired: fetch and try again",
             ),
-            Self::DiskFull => f.write_str("the disk of this service is full: nothing is taken until there is room"),
-            Self::Quota(Quota::Repository(most)) => {
-                write!(f, "a repository may take {most} bytes here, and this one would take more")
+            Self::DiskFull => f.write_str("the disk budget of this service is used up: no push is accepted for now"),
+            Self::QuotaExceeded(Quota::Repository(max_bytes)) => {
+                write!(f, "a repository may use {max_bytes} bytes here; this push would exceed that")
             }
-            Self::Quota(Quota::Key(most)) => {
-                write!(f, "all repositories of one key may take {most} bytes here, and these would take more")
+            Self::QuotaExceeded(Quota::Key(max_bytes)) => {
+                write!(f, "all repositories of one key may use {max_bytes} bytes here; this push would exceed that")
             }
-            Self::Busy => f.write_str("too many pushes wait for their turn: try again in a moment"),
-            Self::Failed(why) => write!(f, "{why}; nothing was changed, try again later"),
+            Self::Busy => f.write_str("too many pushes are waiting: try again in a moment"),
+            Self::Failed(error) => write!(f, "{error}; nothing was changed, try again later"),
         }
     }
 }
 
-/// Decides about a push from its command list alone. `named` tells what is known of the event of a pull request's ref.
+/// Decides about a push from its commands alone. `ref_event` returns what is known about the event of a pull request
+/// ref.
+///
+/// # Errors
+///
+/// Returns the first reason to reject the push.
 pub fn authorise(
-    scene: &Scene<'_>,
-    commands: &[Command],
-    named: impl Fn(EventId) -> Named,
-) -> Result<Permit, PushRefusal> {
-    let mut permit = Permit { state: None, pulls: Vec::new(), uploads: Vec::new(), left: None };
-    let mut after = scene.refs.clone();
+    context: &PushContext<'_>,
+    commands: &[PushCommand],
+    ref_event: impl Fn(EventId) -> RefEvent,
+) -> Result<PushPermit, PushRejection> {
+    let mut permit = PushPermit { state: None, pull_requests: Vec::new(), uploads: Vec::new(), quota_left: None };
+    let mut after = context.refs.clone();
     for command in commands {
         let name = &command.name;
-        let is_pull = name.starts_with("refs/nostr/");
+        let is_pull_request = name.starts_with("refs/nostr/");
         let is_branch_or_tag = name.starts_with("refs/heads/") || name.starts_with("refs/tags/");
-        if !is_pull && matches!(scene.site, Site::Submitted(_)) {
-            return Err(PushRefusal::NotSubmitted(name.clone()));
+        if !is_pull_request && matches!(context.repo_path, RepoPath::PullRequests(_)) {
+            return Err(PushRejection::OnlyPullRequests(name.clone()));
         }
         if !ref_name::is_valid(name) {
-            return Err(PushRefusal::BadName(name.clone()));
+            return Err(PushRejection::InvalidRefName(name.clone()));
         }
-        if is_pull {
-            pull_request(&mut permit, command, &named)?;
+        if is_pull_request {
+            check_pull_request_ref(&mut permit, command, &ref_event)?;
         } else if is_branch_or_tag {
-            apply(&mut after, command)?;
+            apply_command(&mut after, command)?;
         } else {
-            return Err(PushRefusal::Namespace(name.clone()));
+            return Err(PushRejection::UnsupportedNamespace(name.clone()));
         }
     }
     if permit.uploads.len() > limits::MAX_UPLOADS_PER_PUSH {
-        return Err(PushRefusal::TooManyUploads);
+        return Err(PushRejection::TooManyUploads);
     }
-    if after != *scene.refs {
-        permit.state = Some(fulfilled(scene, &after)?);
+    if after != *context.refs {
+        permit.state = Some(matching_state(context, &after)?);
     }
     Ok(permit)
 }
 
-fn pull_request(permit: &mut Permit, command: &Command, named: impl Fn(EventId) -> Named) -> Result<(), PushRefusal> {
+fn check_pull_request_ref(
+    permit: &mut PushPermit,
+    command: &PushCommand,
+    ref_event: impl Fn(EventId) -> RefEvent,
+) -> Result<(), PushRejection> {
     let name = command.name.clone();
     let id = name.strip_prefix("refs/nostr/").and_then(EventId::from_hex);
-    let Some(id) = id else { return Err(PushRefusal::EventId(name)) };
-    let Some(tip) = command.new.clone() else { return Err(PushRefusal::DeletePullRequest(name)) };
-    match named(id) {
-        Named::PullRequest(expected) if expected != tip => {
-            return Err(PushRefusal::OtherCommit { name, expected, found: tip });
+    let Some(id) = id else { return Err(PushRejection::InvalidEventId(name)) };
+    let Some(tip) = command.new.clone() else { return Err(PushRejection::DeletePullRequest(name)) };
+    match ref_event(id) {
+        RefEvent::PullRequest(expected) if expected != tip => {
+            return Err(PushRejection::CommitMismatch { name, expected, found: tip });
         }
-        Named::Other => return Err(PushRefusal::NoPullRequest(name)),
-        Named::Elsewhere => return Err(PushRefusal::Elsewhere(name)),
-        Named::PullRequest(_) => permit.pulls.push((id, tip)),
-        Named::Unknown => permit.uploads.push((id, tip)),
+        RefEvent::NotPullRequest => return Err(PushRejection::NotPullRequest(name)),
+        RefEvent::OtherRepository => return Err(PushRejection::OtherRepository(name)),
+        RefEvent::PullRequest(_) => permit.pull_requests.push((id, tip)),
+        RefEvent::Unknown => permit.uploads.push((id, tip)),
     }
     Ok(())
 }
 
-/// Carries out a command in the mind. One that was carried out already, by a sync that was faster, changes nothing
-/// (G1-53).
-fn apply(refs: &mut BTreeMap<String, String>, command: &Command) -> Result<(), PushRefusal> {
-    let here = refs.get(&command.name).cloned();
-    if here == command.new {
+/// Applies a command to a copy of the refs. A command whose effect is already there changes nothing, because sync may
+/// have been faster than the push.
+fn apply_command(refs: &mut BTreeMap<String, String>, command: &PushCommand) -> Result<(), PushRejection> {
+    let current = refs.get(&command.name).cloned();
+    if current == command.new {
         return Ok(());
     }
-    if here != command.old {
-        let (expected, found) = (here, command.old.clone());
-        return Err(PushRefusal::Moved { name: command.name.clone(), expected, found });
+    if current != command.old {
+        let (expected, found) = (current, command.old.clone());
+        return Err(PushRejection::RefMoved { name: command.name.clone(), expected, found });
     }
     match &command.new {
         Some(oid) => refs.insert(command.name.clone(), oid.clone()),
@@ -323,22 +338,35 @@ fn apply(refs: &mut BTreeMap<String, String>, command: &Command) -> Result<(), P
     Ok(())
 }
 
-/// The newest state that declares exactly these refs and does not roll the repository back (G1-54).
-fn fulfilled(scene: &Scene<'_>, after: &BTreeMap<String, String>) -> Result<Stamp, PushRefusal> {
-    let not_older = |state: &&State| scene.current.is_none_or(|current| !supersedes(current.stamp, state.stamp));
-    let mut states: Vec<&State> =
-        scene.waiting.iter().chain(scene.current).filter(not_older).filter(|state| state.is_satisfiable()).collect();
-    states.sort_by(
-        |a, b| if supersedes(a.stamp, b.stamp) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
-    );
+/// Returns the newest state that declares exactly these refs and is not older than the served one. An older state must
+/// not roll the repository back.
+fn matching_state(context: &PushContext<'_>, after: &BTreeMap<String, String>) -> Result<EventVersion, PushRejection> {
+    let not_older =
+        |state: &&RepoState| context.current.is_none_or(|current| !supersedes(current.version, state.version));
+    let mut states: Vec<&RepoState> = context
+        .held_states
+        .iter()
+        .chain(context.current)
+        .filter(not_older)
+        .filter(|state| state.is_satisfiable())
+        .collect();
+    states.sort_by(|left, right| {
+        if supersedes(left.version, right.version) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+    });
     if let Some(state) = states.iter().find(|state| state.refs == *after) {
-        return Ok(state.stamp);
+        return Ok(state.version);
     }
-    let Some(newest) = states.first().filter(|_| !scene.waiting.is_empty()) else { return Err(PushRefusal::NoState) };
+    let Some(newest) = states.first().filter(|_| !context.held_states.is_empty()) else {
+        return Err(PushRejection::NoState);
+    };
     let names = newest.refs.keys().chain(after.keys());
     let different = names.into_iter().filter(|name| newest.refs.get(*name) != after.get(*name)).min();
     let name = different.cloned().unwrap_or_default();
-    Err(PushRefusal::NoMatch { expected: newest.refs.get(&name).cloned(), found: after.get(&name).cloned(), name })
+    Err(PushRejection::StateMismatch {
+        expected: newest.refs.get(&name).cloned(),
+        found: after.get(&name).cloned(),
+        name,
+    })
 }
 
 #[cfg(test)]
@@ -352,59 +380,60 @@ mod tests {
         digit.to_string().repeat(40)
     }
 
-    fn site() -> Site {
+    fn repo_path() -> RepoPath {
         let identifier = Identifier::new("tool").expect("valid");
-        Site::Announced(crate::repo::RepoId { owner: PublicKey([1; 32]), identifier })
+        RepoPath::Announced(crate::repo::RepoId { owner: PublicKey([1; 32]), identifier })
     }
 
     fn refs(pairs: &[(&str, char)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(name, digit)| (format!("refs/{name}"), oid(*digit))).collect()
     }
 
-    fn state(created_at: u64, id: u8, pairs: &[(&str, char)]) -> State {
-        State {
+    fn state(created_at: u64, id: u8, pairs: &[(&str, char)]) -> RepoState {
+        RepoState {
             author: PublicKey([1; 32]),
             identifier: Identifier::new("tool").expect("valid"),
-            stamp: Stamp { created_at: Timestamp(created_at), id: EventId([id; 32]) },
+            version: EventVersion { created_at: Timestamp(created_at), id: EventId([id; 32]) },
             refs: refs(pairs),
             head: None,
         }
     }
 
-    /// `heads/main:12` moves, `heads/main:-2` makes, `heads/main:1-` deletes.
-    fn commands(texts: &[&str]) -> Vec<Command> {
-        let place = |digit: char| (digit != '-').then(|| oid(digit));
-        let read = |text: &&str| {
-            let (name, places) = text.split_once(':').expect("name:places");
-            let mut places = places.chars();
-            let (old, new) = (places.next().expect("old"), places.next().expect("new"));
-            Command { name: format!("refs/{name}"), old: place(old), new: place(new) }
+    /// Parses `ref:<old><new>`: `heads/main:12` updates, `heads/main:-2` creates, `heads/main:1-` deletes.
+    fn commands(texts: &[&str]) -> Vec<PushCommand> {
+        let optional_oid = |digit: char| (digit != '-').then(|| oid(digit));
+        let parse = |text: &&str| {
+            let (name, digits) = text.split_once(':').expect("name:digits");
+            let mut digits = digits.chars();
+            let (old, new) = (digits.next().expect("old"), digits.next().expect("new"));
+            PushCommand { name: format!("refs/{name}"), old: optional_oid(old), new: optional_oid(new) }
         };
-        texts.iter().map(read).collect()
+        texts.iter().map(parse).collect()
     }
 
-    fn judge(
-        here: &[(&str, char)],
-        waiting: &[State],
-        current: Option<&State>,
+    fn decide(
+        current_refs: &[(&str, char)],
+        held_states: &[RepoState],
+        current: Option<&RepoState>,
         texts: &[&str],
     ) -> Result<Option<u8>, &'static str> {
-        let here = refs(here);
-        let site = site();
-        let scene = Scene { site: &site, refs: &here, waiting, current };
-        match authorise(&scene, &commands(texts), |_| Named::Unknown) {
-            Ok(permit) => Ok(permit.state.map(|stamp| stamp.id.0[0])),
-            Err(refusal) => {
-                assert!(!refusal.to_string().is_empty());
-                Err(refusal.code())
+        let current_refs = refs(current_refs);
+        let repo_path = repo_path();
+        let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states, current };
+        match authorise(&context, &commands(texts), |_| RefEvent::Unknown) {
+            Ok(permit) => Ok(permit.state.map(|version| version.id.0[0])),
+            Err(rejection) => {
+                assert!(!rejection.to_string().is_empty());
+                Err(rejection.code())
             }
         }
     }
 
+    /// A push is accepted if the refs after it are exactly those that a state declares.
     #[test]
-    fn section_15_4_push_matching() {
-        let here = [("heads/main", '1'), ("heads/old", 'a')];
-        let s2 = [state(50, 2, &[("heads/main", '2')])];
+    fn push_must_result_in_exactly_the_declared_refs() {
+        let current_refs = [("heads/main", '1'), ("heads/old", 'a')];
+        let held = [state(50, 2, &[("heads/main", '2')])];
         let id = "ab".repeat(32);
         let with_pull_request = ["heads/main:12", "heads/old:a-", &format!("nostr/{id}:-9")];
         for (push, expected) in [
@@ -416,79 +445,83 @@ mod tests {
             (&with_pull_request, Ok(Some(2))),
             (&["notes/x:-2"], Err("E-REF-NAMESPACE")),
         ] {
-            assert_eq!(judge(&here, &s2, None, push), expected, "{push:?}");
+            assert_eq!(decide(&current_refs, &held, None, push), expected, "{push:?}");
         }
         let tag = [state(50, 3, &[("heads/main", '1'), ("tags/v1", 'f')])];
-        let here = [("heads/main", '1')];
-        assert_eq!(judge(&here, &tag, None, &["tags/v1:-f"]), Ok(Some(3)), "the tag object");
-        assert_eq!(judge(&here, &tag, None, &["tags/v1:-1"]), Err("E-STATE-MISMATCH"), "not its commit");
+        let current_refs = [("heads/main", '1')];
+        assert_eq!(decide(&current_refs, &tag, None, &["tags/v1:-f"]), Ok(Some(3)), "the tag object");
+        assert_eq!(decide(&current_refs, &tag, None, &["tags/v1:-1"]), Err("E-STATE-MISMATCH"), "not its commit");
     }
 
+    /// Without a held state only a push that restores the served state is accepted, because git data may have been
+    /// lost.
     #[test]
-    fn g1_52_g1_55_without_a_state_nothing_moves() {
-        assert_eq!(judge(&[], &[], None, &["heads/main:-1"]), Err("E-STATE-MISSING"));
-        assert_eq!(judge(&[], &[], None, &[]), Ok(None));
+    fn push_without_a_state_is_rejected() {
+        assert_eq!(decide(&[], &[], None, &["heads/main:-1"]), Err("E-STATE-MISSING"));
+        assert_eq!(decide(&[], &[], None, &[]), Ok(None));
         let current = state(50, 1, &[("heads/main", '1')]);
-        let here = [("heads/main", '1')];
-        assert_eq!(judge(&here, &[], Some(&current), &["heads/main:12"]), Err("E-STATE-MISSING"));
-        assert_eq!(judge(&[], &[], Some(&current), &["heads/main:-1"]), Ok(Some(1)), "§16 item 2: data that was lost");
+        let current_refs = [("heads/main", '1')];
+        assert_eq!(decide(&current_refs, &[], Some(&current), &["heads/main:12"]), Err("E-STATE-MISSING"));
+        assert_eq!(decide(&[], &[], Some(&current), &["heads/main:-1"]), Ok(Some(1)), "restores lost data");
     }
 
     #[test]
-    fn g1_53_what_was_done_already_is_no_obstacle() {
+    fn already_applied_command_is_ignored() {
         let states = [state(50, 2, &[("heads/main", '2'), ("heads/dev", '3')])];
-        let here = [("heads/main", '2')];
-        assert_eq!(judge(&here, &states, None, &["heads/main:12", "heads/dev:-3"]), Ok(Some(2)));
-        assert_eq!(judge(&[("heads/main", '4')], &states, None, &["heads/main:12"]), Err("E-REF-MOVED"));
+        let current_refs = [("heads/main", '2')];
+        assert_eq!(decide(&current_refs, &states, None, &["heads/main:12", "heads/dev:-3"]), Ok(Some(2)));
+        assert_eq!(decide(&[("heads/main", '4')], &states, None, &["heads/main:12"]), Err("E-REF-MOVED"));
     }
 
     #[test]
-    fn g1_54_a_state_does_not_roll_back_and_ties_go_to_the_lower_id() {
+    fn older_state_cannot_roll_back_and_lower_id_wins_ties() {
         let current = state(60, 5, &[("heads/main", '1')]);
-        let here = [("heads/main", '1')];
+        let current_refs = [("heads/main", '1')];
         let older = [state(50, 2, &[("heads/main", '2')])];
-        assert_eq!(judge(&here, &older, Some(&current), &["heads/main:12"]), Err("E-STATE-MISMATCH"));
+        assert_eq!(decide(&current_refs, &older, Some(&current), &["heads/main:12"]), Err("E-STATE-MISMATCH"));
         let lower = [state(60, 4, &[("heads/main", '2')])];
-        assert_eq!(judge(&here, &lower, Some(&current), &["heads/main:12"]), Ok(Some(4)));
+        assert_eq!(decide(&current_refs, &lower, Some(&current), &["heads/main:12"]), Ok(Some(4)));
         let higher = [state(60, 6, &[("heads/main", '2')])];
-        assert_eq!(judge(&here, &higher, Some(&current), &["heads/main:12"]), Err("E-STATE-MISMATCH"));
+        assert_eq!(decide(&current_refs, &higher, Some(&current), &["heads/main:12"]), Err("E-STATE-MISMATCH"));
         let two = [state(70, 8, &[("heads/main", '2')]), state(70, 7, &[("heads/main", '2')])];
-        assert_eq!(judge(&here, &two, Some(&current), &["heads/main:12"]), Ok(Some(7)));
+        assert_eq!(decide(&current_refs, &two, Some(&current), &["heads/main:12"]), Ok(Some(7)));
     }
 
     #[test]
-    fn g1_57_to_60_pull_request_refs() {
+    fn pull_request_refs_must_match_the_known_event() {
         let id = EventId([0xab; 32]);
-        let push = |text: &str, named: Named| {
+        let push = |text: &str, known: RefEvent| {
             let empty = BTreeMap::new();
-            let site = site();
-            let scene = Scene { site: &site, refs: &empty, waiting: &[], current: None };
-            authorise(&scene, &commands(&[text]), |asked| if asked == id { named.clone() } else { Named::Unknown })
-                .map(|permit| (permit.pulls, permit.uploads))
-                .map_err(|refusal| refusal.code())
+            let repo_path = repo_path();
+            let context = PushContext { repo_path: &repo_path, refs: &empty, held_states: &[], current: None };
+            authorise(&context, &commands(&[text]), |event| {
+                if event == id { known.clone() } else { RefEvent::Unknown }
+            })
+            .map(|permit| (permit.pull_requests, permit.uploads))
+            .map_err(|rejection| rejection.code())
         };
         let name = format!("nostr/{id}");
-        let signed = Ok((vec![(id, oid('7'))], vec![]));
-        assert_eq!(push(&format!("{name}:-7"), Named::Unknown), Ok((vec![], vec![(id, oid('7'))])));
-        assert_eq!(push(&format!("{name}:-7"), Named::PullRequest(oid('7'))), signed);
-        assert_eq!(push(&format!("{name}:67"), Named::PullRequest(oid('7'))), signed, "a wrong one is put right");
-        assert_eq!(push(&format!("{name}:-7"), Named::Elsewhere), Err("E-PR-TARGET"));
-        assert_eq!(push(&format!("{name}:-8"), Named::PullRequest(oid('7'))), Err("E-PR-COMMIT"));
-        assert_eq!(push(&format!("{name}:-7"), Named::Other), Err("E-PR-KIND"));
-        assert_eq!(push(&format!("{name}:7-"), Named::Unknown), Err("E-PR-DELETE"));
-        assert_eq!(push("nostr/123:-7", Named::Unknown), Err("E-PR-ID"));
-        assert_eq!(push(&format!("nostr/{}:-7", "AB".repeat(32)), Named::Unknown), Err("E-PR-ID"));
-        assert_eq!(push("heads/a..b:-7", Named::Unknown), Err("E-REF-NAME"));
+        let permitted = Ok((vec![(id, oid('7'))], vec![]));
+        assert_eq!(push(&format!("{name}:-7"), RefEvent::Unknown), Ok((vec![], vec![(id, oid('7'))])));
+        assert_eq!(push(&format!("{name}:-7"), RefEvent::PullRequest(oid('7'))), permitted);
+        assert_eq!(push(&format!("{name}:67"), RefEvent::PullRequest(oid('7'))), permitted, "corrects a wrong ref");
+        assert_eq!(push(&format!("{name}:-7"), RefEvent::OtherRepository), Err("E-PR-TARGET"));
+        assert_eq!(push(&format!("{name}:-8"), RefEvent::PullRequest(oid('7'))), Err("E-PR-COMMIT"));
+        assert_eq!(push(&format!("{name}:-7"), RefEvent::NotPullRequest), Err("E-PR-KIND"));
+        assert_eq!(push(&format!("{name}:7-"), RefEvent::Unknown), Err("E-PR-DELETE"));
+        assert_eq!(push("nostr/123:-7", RefEvent::Unknown), Err("E-PR-ID"));
+        assert_eq!(push(&format!("nostr/{}:-7", "AB".repeat(32)), RefEvent::Unknown), Err("E-PR-ID"));
+        assert_eq!(push("heads/a..b:-7", RefEvent::Unknown), Err("E-REF-NAME"));
     }
 
     #[test]
-    fn g6_03_submissions_take_nothing_but_pull_requests() {
-        let Site::Announced(repo) = site() else { panic!("announced") };
-        let (site, empty) = (Site::Submitted(repo), BTreeMap::new());
-        let scene = Scene { site: &site, refs: &empty, waiting: &[], current: None };
+    fn submission_repositories_accept_only_pull_request_refs() {
+        let RepoPath::Announced(repo) = repo_path() else { panic!("announced") };
+        let (repo_path, empty) = (RepoPath::PullRequests(repo), BTreeMap::new());
+        let context = PushContext { repo_path: &repo_path, refs: &empty, held_states: &[], current: None };
         let push = |text: &str| {
-            let permit = authorise(&scene, &commands(&[text]), |_| Named::Unknown);
-            permit.map(|permit| permit.uploads.len()).map_err(|refusal| refusal.code())
+            let permit = authorise(&context, &commands(&[text]), |_| RefEvent::Unknown);
+            permit.map(|permit| permit.uploads.len()).map_err(|rejection| rejection.code())
         };
         assert_eq!(push(&format!("nostr/{}:-7", "ab".repeat(32))), Ok(1));
         assert_eq!(push("heads/main:-7"), Err("E-REF-NAMESPACE"));
@@ -496,14 +529,14 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_was_expected_found_and_what_to_do() {
-        let here = refs(&[("heads/main", '1')]);
-        let waiting = [state(50, 2, &[("heads/main", '2')])];
-        let site = site();
-        let scene = Scene { site: &site, refs: &here, waiting: &waiting, current: None };
-        let refusal = authorise(&scene, &commands(&["heads/main:13"]), |_| Named::Unknown).expect_err("refused");
-        assert_eq!(refusal.about(), Some("refs/heads/main"));
-        let text = refusal.to_string();
+    fn rejection_text_says_what_was_expected_and_what_to_do() {
+        let current_refs = refs(&[("heads/main", '1')]);
+        let held = [state(50, 2, &[("heads/main", '2')])];
+        let repo_path = repo_path();
+        let context = PushContext { repo_path: &repo_path, refs: &current_refs, held_states: &held, current: None };
+        let rejection = authorise(&context, &commands(&["heads/main:13"]), |_| RefEvent::Unknown).expect_err("rejected");
+        assert_eq!(rejection.ref_name(), Some("refs/heads/main"));
+        let text = rejection.to_string();
         assert!(text.contains(&oid('2')) && text.contains(&oid('3')) && text.contains("push exactly"), "{text}");
     }
 }

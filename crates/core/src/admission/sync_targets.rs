@@ -5,32 +5,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Registrar;
+use super::Admission;
 use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
-use crate::repo::catalog::{Family, Place};
-use crate::repo::{Announcement, Identifier, RepoId, Site};
-use crate::sync::io::{Followed, Seq};
+use crate::repo::catalog::{EventStatus, RepoGroup};
+use crate::repo::{Announcement, Identifier, RepoId, RepoPath};
+use crate::sync::io::{RepoNeeds, Seq};
 
-impl Registrar {
+impl Admission {
     /// What sync should follow under a name, now and in whole. `seq_of` says when a served announcement arrived.
     ///
-    /// Of those that merely wait no more than [`limits::MAX_FOLLOWED_HELD`] are followed: they cost their authors nothing.
+    /// Of those that merely wait no more than [`limits::MAX_FOLLOWED_HELD_REPOS`] are followed: they cost their authors nothing.
     #[must_use]
-    pub fn followed(&self, identifier: &Identifier, mut seq_of: impl FnMut(EventId) -> Seq) -> Vec<Followed> {
-        let Some(family) = self.catalog.family(identifier) else { return Vec::new() };
+    pub fn repo_needs(&self, identifier: &Identifier, mut seq_of: impl FnMut(EventId) -> Seq) -> Vec<RepoNeeds> {
+        let Some(group) = self.catalog.group(identifier) else { return Vec::new() };
         // Members of one set name each other: each announcement is asked for once, not once for each of them.
         let mut seqs: BTreeMap<EventId, Seq> = BTreeMap::new();
         let mut seq_of = |id: EventId| *seqs.entry(id).or_insert_with(|| seq_of(id));
         let mut held = 0;
         let mut followed = Vec::new();
-        for owner in family.hosts() {
+        for owner in group.hosted_owners() {
             let repo = RepoId { owner, identifier: identifier.clone() };
-            let place = if self.is_served(&Site::Announced(repo.clone())) { Place::Served } else { Place::Held };
-            held += usize::from(place == Place::Held);
-            if place == Place::Served || held <= limits::MAX_FOLLOWED_HELD {
-                followed.push(self.follow_repository(family, repo, place, &mut seq_of));
+            let status = if self.is_served(&RepoPath::Announced(repo.clone())) {
+                EventStatus::Served
+            } else {
+                EventStatus::Held
+            };
+            held += usize::from(status == EventStatus::Held);
+            if status == EventStatus::Served || held <= limits::MAX_FOLLOWED_HELD_REPOS {
+                followed.push(self.follow_repository(group, repo, status, &mut seq_of));
             }
         }
         followed
@@ -38,38 +42,38 @@ impl Registrar {
 
     fn follow_repository(
         &self,
-        family: &Family,
+        group: &RepoGroup,
         repo: RepoId,
-        place: Place,
+        status: EventStatus,
         seq_of: &mut impl FnMut(EventId) -> Seq,
-    ) -> Followed {
-        let keepers = keepers(family, repo.owner, self.rules.strict_maintainers);
+    ) -> RepoNeeds {
+        let owner_and_maintainers = owner_and_maintainers(group, repo.owner, self.policy.strict_maintainers);
         // Its own comes first, so that the others' many do not push its few out.
-        let others = keepers.iter().filter(|keeper| **keeper != repo.owner);
-        let slots = [&repo.owner].into_iter().chain(others).filter_map(|keeper| family.announcement(*keeper));
+        let others = owner_and_maintainers.iter().filter(|maintainer| **maintainer != repo.owner);
+        let versions = [&repo.owner].into_iter().chain(others).filter_map(|maintainer| group.announcement(*maintainer));
         let mut relays = Vec::new();
         let mut known: BTreeSet<&str> = BTreeSet::new();
         let mut seq = 0;
-        for slots in slots.take(limits::MAX_FOLLOWED_ANNOUNCEMENTS) {
-            for relay in slots.best().into_iter().flat_map(|best: &Announcement| &best.relays) {
+        for versions in versions.take(limits::MAX_FOLLOWED_ANNOUNCEMENTS) {
+            for relay in versions.newest().into_iter().flat_map(|best: &Announcement| &best.relays) {
                 if relays.len() < limits::MAX_FOLLOWED_RELAYS && known.insert(relay) {
                     relays.push(relay.clone());
                 }
             }
-            seq = match (&slots.held, &slots.served) {
+            seq = match (&versions.held, &versions.served) {
                 // It has not arrived yet, and yet its relays count.
                 (Some(_), _) => Seq::MAX,
-                (None, Some(served)) => seq.max(seq_of(served.stamp.id)),
+                (None, Some(served)) => seq.max(seq_of(served.version.id)),
                 (None, None) => seq,
             };
         }
-        Followed { repo, place, relays, authors: keepers.into_iter().collect(), seq }
+        RepoNeeds { repo, status, relays, authors: owner_and_maintainers.into_iter().collect(), seq }
     }
 }
 
 /// Who keeps a repository: its maintainers, and its owner even if it has left that to others.
-pub(super) fn keepers(family: &Family, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
-    let mut keepers = BTreeSet::clone(&family.maintainers(owner, strict));
-    keepers.insert(owner);
-    keepers
+pub(super) fn owner_and_maintainers(group: &RepoGroup, owner: PublicKey, strict: bool) -> BTreeSet<PublicKey> {
+    let mut owner_and_maintainers = BTreeSet::clone(&group.maintainers(owner, strict));
+    owner_and_maintainers.insert(owner);
+    owner_and_maintainers
 }

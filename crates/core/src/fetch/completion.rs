@@ -1,211 +1,241 @@
-//! What came of a fetch, and of the question where a server is.
+//! Handling of ended fetches and surveys.
 
 use std::collections::BTreeSet;
 
-use super::fault_injection::{Flaw, makes};
-use super::io::{Catch, End, FetchId, Form, Output, Survey};
-use super::job::Chase;
+use super::fault_injection::{Fault, is_injected};
+use super::io::{FetchId, FetchOutcome, FetchOutput, FetchResult, RequestForm, SurveyResult};
+use super::job::FetchJob;
 use super::network_limit::Network;
 use super::origin::Origin;
-use super::source::{Outcome, State, Stop};
-use super::throttle::{Doom, Sight};
-use super::{Errand, Flight, HostId, Hunter};
+use super::source::{Source, SourceOutcome, SourceState};
+use super::throttle::{SurveyRecord, Unavailable};
+use super::{FetchMachine, HostId, RunningFetch, SurveyRequester};
 use crate::limits;
-use crate::sync::relay_limits::GitTerms;
-use crate::time::Moment;
+use crate::sync::relay_limits::GitFetchLimits;
+use crate::time::MonoTime;
 
-impl Hunter {
-    /// A fetch is over.
-    pub(super) fn fetched(&mut self, id: FetchId, catch: &Catch) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+impl FetchMachine {
+    /// Handles the end of a fetch.
+    pub(super) fn handle_fetched(&mut self, id: FetchId, result: &FetchResult) {
+        let Some(running) = self.fetches.remove(&id) else { return };
         let mut oids: Vec<String> = {
-            let sought: BTreeSet<&String> = flight.oids.iter().collect();
-            catch.oids.iter().filter(|oid| sought.contains(oid)).cloned().collect()
+            let wanted: BTreeSet<&String> = running.oids.iter().collect();
+            result.oids.iter().filter(|oid| wanted.contains(oid)).cloned().collect()
         };
-        if !oids.is_empty() && self.has(Flaw::PartsCountAsAll) {
-            oids.clone_from(&flight.oids);
+        if !oids.is_empty() && self.has_fault(Fault::PartialCountsAsComplete) {
+            oids.clone_from(&running.oids);
         }
-        let end = match &catch.end {
-            // Nobody wanted it to end.
-            End::Cancelled if !flight.cancelled => End::Ours,
-            // It was asked for what it has.
-            End::NotByOid if flight.form == Form::Refs => End::Sent,
-            end => end.clone(),
+        let outcome = match &result.outcome {
+            // The machine did not cancel it.
+            FetchOutcome::Cancelled if !running.cancelled => FetchOutcome::LocalError,
+            // A request by ref cannot fail in this way: the server was asked for what it has.
+            FetchOutcome::NotByOid if running.form == RequestForm::ByRef => FetchOutcome::Sent,
+            outcome => outcome.clone(),
         };
-        self.tally.oids += oids.len() as u64;
-        self.book(flight.host, flight.since, &end, Some(!oids.is_empty()));
-        self.flush(flight.host);
-        self.rest_host(flight.host);
-        for host in self.networks.end(self.now.mono, &flight.networks) {
-            self.rouse(host);
+        self.stats.oids += oids.len() as u64;
+        self.record_result(running.host, running.since, &outcome, Some(!oids.is_empty()));
+        self.skip_waiting(running.host);
+        self.idle_host(running.host);
+        for host in self.networks.end(self.now.mono, &running.networks) {
+            self.mark_ready(host);
         }
-        self.rouse(flight.host);
-        let Some(mut chase) = self.quarries.remove(&flight.quarry) else { return };
-        chase.meet(self.now.mono, &oids);
-        self.conclude(&mut chase, id, &flight, &end, oids.len());
-        self.quarries.insert(flight.quarry, chase);
-        self.cancel_needless(flight.quarry);
-        self.restless.insert(flight.quarry);
+        self.mark_ready(running.host);
+        let Some(mut job) = self.jobs.remove(&running.job) else { return };
+        job.record_received(self.now.mono, &oids);
+        self.update_source(&mut job, id, &running, &outcome, oids.len());
+        self.jobs.insert(running.job, job);
+        self.cancel_unneeded(running.job);
+        self.runnable_jobs.insert(running.job);
     }
 
-    /// What a host has done when a request ends that began at `since`, and whether it has brought what was sought, if
-    /// anything was.
-    pub(super) fn book(&mut self, id: HostId, since: Moment, end: &End, hit: Option<bool>) {
-        let (now, forgetful) = (self.now, self.has(Flaw::QuietForgotten));
+    /// Updates a host after a request that began at `since`. `hit` says whether it brought something wanted; `None` if
+    /// the request asked for no objects.
+    pub(super) fn record_result(&mut self, id: HostId, since: MonoTime, outcome: &FetchOutcome, hit: Option<bool>) {
+        let (now, forgetful) = (self.now, self.has_fault(Fault::QuietForgotten));
         let Some(host) = self.hosts.get_mut(id) else { return };
         host.in_flight = host.in_flight.saturating_sub(1);
-        match end {
-            End::Sent | End::Absent | End::Unsound | End::NotByOid => host.answered(),
-            End::Busy(secs) => host.busy(now, *secs, &mut self.chance),
-            End::Failed => host.fail(now, since, &mut self.chance),
-            End::Cancelled | End::Ours => {}
+        match outcome {
+            FetchOutcome::Sent | FetchOutcome::Absent | FetchOutcome::InvalidData | FetchOutcome::NotByOid => {
+                host.record_answer()
+            }
+            FetchOutcome::Busy(secs) => host.record_busy(now, *secs, &mut self.rng),
+            FetchOutcome::Failed => host.record_failure(now, since, &mut self.rng),
+            FetchOutcome::Cancelled | FetchOutcome::LocalError => {}
         }
-        if forgetful && *end == End::Sent {
-            host.busy = None;
+        if forgetful && *outcome == FetchOutcome::Sent {
+            host.quiet_until = None;
         }
-        let counts = matches!(end, End::Sent | End::Absent | End::Unsound | End::Failed);
+        let counts = matches!(
+            outcome,
+            FetchOutcome::Sent | FetchOutcome::Absent | FetchOutcome::InvalidData | FetchOutcome::Failed
+        );
         if let Some(hit) = hit.filter(|hit| *hit || counts) {
-            host.score(hit);
+            host.record_hit(hit);
         }
-        if matches!(end, End::Busy(_) | End::Failed) {
-            let row = host.row(now);
-            self.out.push_back(Output::Remember(row));
+        if matches!(outcome, FetchOutcome::Busy(_) | FetchOutcome::Failed) {
+            let row = host.to_row(now);
+            self.outputs.push_back(FetchOutput::SaveHost(row));
         }
-        if self.has(Flaw::NeverForgiven)
-            && let Some(host) = self.hosts.get_mut(id).filter(|_| *end == End::Failed)
+        if self.has_fault(Fault::FailedHostNeverRetried)
+            && let Some(host) = self.hosts.get_mut(id).filter(|_| *outcome == FetchOutcome::Failed)
         {
-            host.cool = Some(Moment(u64::MAX));
+            host.failed_until = Some(MonoTime(u64::MAX));
         }
     }
 
-    /// What that means for the place that was asked.
-    fn conclude(&mut self, chase: &mut Chase, id: FetchId, flight: &Flight, end: &End, came: usize) {
+    /// Updates the source that was asked.
+    fn update_source(
+        &mut self,
+        job: &mut FetchJob,
+        id: FetchId,
+        running: &RunningFetch,
+        outcome: &FetchOutcome,
+        received: usize,
+    ) {
         let now = self.now.mono;
-        let put_back = !self.has(Flaw::BusyForgotten);
-        let form_known = !self.has(Flaw::FormForgotten);
-        let Some((stop_id, stop)) = chase.stop_of(id) else { return };
-        stop.visit.outcome = Some(outcome(end, came));
-        let (state, asked) = match end {
-            End::Sent => {
-                if came == flight.oids.len() {
-                    // Whatever is sought next is something else.
-                    stop.visit.satisfied(flight.form);
+        let put_back = !self.has_fault(Fault::BusySourceNotRetried);
+        let form_known = !self.has_fault(Fault::FormForgotten);
+        let Some((source_id, source)) = job.source_of(id) else { return };
+        source.visit.outcome = Some(source_outcome(outcome, received));
+        let (state, asked) = match outcome {
+            FetchOutcome::Sent => {
+                if received == running.oids.len() {
+                    // The next request will ask for other objects.
+                    source.visit.record_complete(running.form);
                 }
-                if came > 0 {
-                    stop.visit.form = Some(flight.form);
-                } else if flight.form == Form::Refs {
-                    // Everything that it shows came for nothing. Asking for exact objects costs it little.
-                    stop.visit.form = Some(Form::Oids);
-                    stop.visit.barren_until = Some(now.plus_secs(limits::HUNT_BARREN_SECS));
+                if received > 0 {
+                    source.visit.form = Some(running.form);
+                } else if running.form == RequestForm::ByRef {
+                    // All of its refs contained nothing wanted. Requests for exact objects cost the server little.
+                    source.visit.form = Some(RequestForm::ByOid);
+                    source.visit.useless_refs_until = Some(now.plus_secs(limits::USELESS_REFS_RETRY_SECS));
                 }
-                (State::Resting, true)
+                (SourceState::Resting, true)
             }
-            // Whoever has come since has not been asked for yet.
-            End::NotByOid if stop.visit.barren_until.is_some_and(|until| now < until) => (State::Resting, false),
-            // Asked by ref next, in this very round.
-            End::NotByOid => {
-                stop.visit.form = form_known.then_some(Form::Refs);
-                (State::Waiting, false)
+            // Events that came since were not asked for yet.
+            FetchOutcome::NotByOid if source.visit.useless_refs_until.is_some_and(|until| now < until) => {
+                (SourceState::Resting, false)
             }
-            End::Absent | End::Failed => (State::Resting, true),
-            End::Busy(_) => {
-                // Whoever came meanwhile has not met it yet.
-                stop.busy = if stop.again { 0 } else { stop.busy.saturating_add(1) };
-                let last = stop.busy >= limits::HUNT_BUSY_TIMES;
-                if last || !put_back { (State::Resting, true) } else { (State::Waiting, false) }
+            // The source is asked by ref in the same round.
+            FetchOutcome::NotByOid => {
+                source.visit.form = form_known.then_some(RequestForm::ByRef);
+                (SourceState::Waiting, false)
             }
-            End::Unsound => {
-                stop.visit.unsound_until = Some(now.plus_secs(limits::HUNT_UNSOUND_SECS));
-                (State::Resting, true)
+            FetchOutcome::Absent | FetchOutcome::Failed => (SourceState::Resting, true),
+            FetchOutcome::Busy(_) => {
+                // Events that came meanwhile have not met a busy answer yet.
+                source.busy_answers = if source.has_new_events { 0 } else { source.busy_answers.saturating_add(1) };
+                let last = source.busy_answers >= limits::MAX_BUSY_ANSWERS_PER_ROUND;
+                if last || !put_back { (SourceState::Resting, true) } else { (SourceState::Waiting, false) }
             }
-            End::Cancelled | End::Ours => (State::Waiting, false),
+            FetchOutcome::InvalidData => {
+                source.visit.invalid_until = Some(now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
+                (SourceState::Resting, true)
+            }
+            FetchOutcome::Cancelled | FetchOutcome::LocalError => (SourceState::Waiting, false),
         };
-        stop.state = if std::mem::take(&mut stop.again) && *end != End::Unsound { State::Waiting } else { state };
-        if *end == End::Ours {
-            chase.hold = now.plus_secs(limits::HUNT_OURS_SECS);
+        source.state = if std::mem::take(&mut source.has_new_events) && *outcome != FetchOutcome::InvalidData {
+            SourceState::Waiting
+        } else {
+            state
+        };
+        if *outcome == FetchOutcome::LocalError {
+            job.paused_until = now.plus_secs(limits::LOCAL_ERROR_PAUSE_SECS);
         }
         if asked {
-            let tried = if makes(self.flaw, Flaw::TriedEarly) {
-                for want in chase.wants.iter_mut().filter(|want| want.ripe) {
-                    want.unasked.clear();
+            let tried = if is_injected(self.fault, Fault::TriedEarly) {
+                for event in job.events.iter_mut().filter(|event| event.is_due) {
+                    event.unasked.clear();
                 }
-                chase.tried()
+                job.take_tried()
             } else {
-                let all = makes(self.flaw, Flaw::GrowthForgotten);
-                chase.note_asked(stop_id, |event| all || flight.events.contains(event))
+                let all = is_injected(self.fault, Fault::NewEventsCountAsAsked);
+                job.record_asked(source_id, |event| all || running.events.contains(event))
             };
-            self.tell_tried(tried);
+            self.report_tried(tried);
         }
-        // Places that no event names any more were kept for this.
-        let named = chase.wants.iter().any(|want| want.stops.contains(&stop_id));
+        // Sources that no event lists any more were kept for the running fetch only.
+        let named = job.events.iter().any(|event| event.sources.contains(&source_id));
         if !named {
-            self.drop_stop(chase, stop_id);
+            self.drop_source(job, source_id);
         }
     }
 
-    /// It is known where a server is, or that it is nowhere.
-    pub(super) fn surveyed(&mut self, origin: &Origin, survey: Survey) {
-        let Some(scout) = self.scouts.remove(origin) else { return };
-        for host in std::mem::take(&mut self.unseen) {
-            self.rouse(host);
+    /// Handles the end of a survey.
+    pub(super) fn handle_surveyed(&mut self, origin: &Origin, survey: SurveyResult) {
+        let Some(running) = self.surveys.remove(origin) else { return };
+        for host in std::mem::take(&mut self.waiting_for_survey) {
+            self.mark_ready(host);
         }
-        let doom = match survey {
-            Survey::Known { addresses, terms } if !addresses.is_empty() => {
-                let networks = addresses.into_iter().take(limits::MAX_ADDRESSES).map(Network::of).collect();
-                self.sighted(scout.host, origin, networks, scout.terms.then_some(terms.unwrap_or_default()));
+        let unavailable = match survey {
+            SurveyResult::Resolved { addresses, stated_limits } if !addresses.is_empty() => {
+                let networks =
+                    addresses.into_iter().take(limits::MAX_ADDRESSES_PER_HOST).map(Network::from_address).collect();
+                self.record_survey(
+                    running.host,
+                    origin,
+                    networks,
+                    running.with_nip11.then_some(stated_limits.unwrap_or_default()),
+                );
                 None
             }
-            Survey::Known { .. } | Survey::Nowhere => Some(Doom::Nowhere),
-            Survey::Forbidden(why) => Some(Doom::Forbidden(why)),
+            SurveyResult::Resolved { .. } | SurveyResult::NoAddress => Some(Unavailable::NoAddress),
+            SurveyResult::Forbidden(why) => Some(Unavailable::Forbidden(why)),
         };
-        if let (Some(doom), Some(host)) = (doom, self.hosts.get_mut(scout.host)) {
-            host.fail(self.now, self.now.mono, &mut self.chance);
-            host.doom = Some(doom);
+        if let (Some(unavailable), Some(host)) = (unavailable, self.hosts.get_mut(running.host)) {
+            host.record_failure(self.now, self.now.mono, &mut self.rng);
+            host.unavailable = Some(unavailable);
         }
-        match (scout.errand, doom) {
-            (Errand::Look(id), doom) => self.look_surveyed(id, scout.host, doom),
-            (Errand::Stop(quarry, stop), None) => self.resume(quarry, stop),
-            (Errand::Stop(quarry, stop), Some(doom)) => {
-                if let Some(mut chase) = self.quarries.remove(&quarry) {
-                    let surveying = |stop: &Stop| matches!(stop.state, State::Surveying(_));
-                    if chase.stops.get(&stop).is_some_and(surveying) {
-                        self.pass(&mut chase, stop, doom);
+        match (running.requester, unavailable) {
+            (SurveyRequester::Mirror(id), unavailable) => self.mirror_surveyed(id, running.host, unavailable),
+            (SurveyRequester::Source(job_id, source), None) => self.resume_after_survey(job_id, source),
+            (SurveyRequester::Source(job_id, source), Some(unavailable)) => {
+                if let Some(mut job) = self.jobs.remove(&job_id) {
+                    let surveying = |source: &Source| matches!(source.state, SourceState::Surveying(_));
+                    if job.sources.get(&source).is_some_and(surveying) {
+                        self.skip_source(&mut job, source, unavailable);
                     }
-                    self.quarries.insert(quarry, chase);
-                    self.restless.insert(quarry);
+                    self.jobs.insert(job_id, job);
+                    self.runnable_jobs.insert(job_id);
                 }
             }
         }
-        if doom.is_some() {
-            self.flush(scout.host);
+        if unavailable.is_some() {
+            self.skip_waiting(running.host);
         }
-        self.rouse(scout.host);
+        self.mark_ready(running.host);
     }
 
-    /// Where a server is, and what it allows if that was asked.
-    fn sighted(&mut self, id: HostId, origin: &Origin, networks: BTreeSet<Network>, terms: Option<GitTerms>) {
+    /// Records the networks of a server, and its stated limits if they were requested.
+    fn record_survey(
+        &mut self,
+        id: HostId,
+        origin: &Origin,
+        networks: BTreeSet<Network>,
+        stated: Option<GitFetchLimits>,
+    ) {
         let now = self.now.mono;
-        self.networks.place(id, &networks);
+        self.networks.assign(id, &networks);
         let Some(host) = self.hosts.get_mut(id) else { return };
-        let before = host.sights.remove(origin);
-        let (terms, terms_at) = match (terms, before) {
-            (Some(terms), _) => (terms, Some(now)),
-            (None, Some(sight)) => (sight.terms, sight.terms_at),
-            (None, None) => (GitTerms::default(), None),
+        let before = host.surveys.remove(origin);
+        let (limits, limits_at) = match (stated, before) {
+            (Some(stated), _) => (stated, Some(now)),
+            (None, Some(record)) => (record.limits, record.limits_at),
+            (None, None) => (GitFetchLimits::default(), None),
         };
-        host.sights.insert(origin.clone(), Sight { networks, at: now, terms, terms_at });
+        host.surveys.insert(origin.clone(), SurveyRecord { networks, at: now, limits, limits_at });
     }
 }
 
-fn outcome(end: &End, came: usize) -> Outcome {
-    match end {
-        End::Sent => Outcome::Sent(came),
-        End::NotByOid => Outcome::NotByOid,
-        End::Absent => Outcome::Absent,
-        End::Busy(_) => Outcome::Busy,
-        End::Failed => Outcome::Failed,
-        End::Unsound => Outcome::Unsound,
-        End::Cancelled => Outcome::Cancelled,
-        End::Ours => Outcome::Ours,
+fn source_outcome(outcome: &FetchOutcome, received: usize) -> SourceOutcome {
+    match outcome {
+        FetchOutcome::Sent => SourceOutcome::Sent(received),
+        FetchOutcome::NotByOid => SourceOutcome::NotByOid,
+        FetchOutcome::Absent => SourceOutcome::Absent,
+        FetchOutcome::Busy(_) => SourceOutcome::Busy,
+        FetchOutcome::Failed => SourceOutcome::Failed,
+        FetchOutcome::InvalidData => SourceOutcome::InvalidData,
+        FetchOutcome::Cancelled => SourceOutcome::Cancelled,
+        FetchOutcome::LocalError => SourceOutcome::LocalError,
     }
 }

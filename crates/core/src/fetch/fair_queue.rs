@@ -1,76 +1,77 @@
-//! Who waits for a host, and whose turn it is: owners in turn, then their repositories, and those that sleep last.
+//! The queue of jobs that wait for one host. Owners take turns, then their repositories; dormant jobs come last.
 //!
-//! Each owner's n-th wish stands n places behind the one that was served last, so that a thousand wishes of one owner
-//! interleave with the few of another. A place is kept while its quarry is busy elsewhere.
+//! The n-th waiting job of an owner is placed n positions behind the last job that was served, so that a thousand jobs
+//! of one owner interleave with the few of another. A job keeps its position while it is busy at another host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::QuarryId;
+use super::JobId;
 use crate::nostr::PublicKey;
 
-/// Who goes first.
+/// Priority of a job. Active jobs come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Rank {
-    /// Somebody waits for it.
-    Awake,
-    /// Nobody does any more.
+pub(super) enum Priority {
+    /// At least one event of the job is not dormant.
+    Active,
+    /// All events of the job are dormant.
     Dormant,
 }
 
-/// A place in a line.
+/// A position in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Seat {
-    pub(super) rank: Rank,
+pub(super) struct QueuePosition {
+    pub(super) priority: Priority,
     number: u64,
 }
 
-/// The line of one host.
+/// The queue of one host.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
-    waiting: BTreeSet<(Seat, QuarryId)>,
-    /// The number that was served last.
-    served: BTreeMap<Rank, u64>,
-    /// The last number of each owner, as long as it is ahead of that.
-    owners: BTreeMap<(Rank, PublicKey), u64>,
+pub(super) struct FairQueue {
+    waiting: BTreeSet<(QueuePosition, JobId)>,
+    /// The last number that was served, by priority.
+    served: BTreeMap<Priority, u64>,
+    /// The last number given to each owner, as long as it is greater than the one that was served last.
+    last_of_owner: BTreeMap<(Priority, PublicKey), u64>,
 }
 
-impl Line {
-    /// A new place for an owner's wish. It is not taken yet.
-    pub(super) fn seat(&mut self, rank: Rank, owner: PublicKey) -> Seat {
-        let served = self.served.get(&rank).copied().unwrap_or_default();
-        let last = self.owners.entry((rank, owner)).or_default();
+impl FairQueue {
+    /// Returns a new position for a job of an owner. The job is not queued yet.
+    pub(super) fn new_position(&mut self, priority: Priority, owner: PublicKey) -> QueuePosition {
+        let served = self.served.get(&priority).copied().unwrap_or_default();
+        let last = self.last_of_owner.entry((priority, owner)).or_default();
         *last = (*last).max(served) + 1;
-        Seat { rank, number: *last }
+        QueuePosition { priority, number: *last }
     }
 
-    /// Waits at a place.
-    pub(super) fn join(&mut self, seat: Seat, quarry: QuarryId) {
-        self.waiting.insert((seat, quarry));
+    /// Adds a job at a position.
+    pub(super) fn join(&mut self, position: QueuePosition, job: JobId) {
+        self.waiting.insert((position, job));
     }
 
-    /// Waits no more, for now or for ever.
-    pub(super) fn leave(&mut self, seat: Seat, quarry: QuarryId) {
-        self.waiting.remove(&(seat, quarry));
+    /// Removes a job. It may join again at the same position.
+    pub(super) fn leave(&mut self, position: QueuePosition, job: JobId) {
+        self.waiting.remove(&(position, job));
         if self.waiting.is_empty() {
-            self.owners.clear();
+            self.last_of_owner.clear();
         }
     }
 
-    /// It was this one's turn.
-    pub(super) fn serve(&mut self, seat: Seat, quarry: QuarryId) {
-        let served = self.served.entry(seat.rank).or_default();
-        *served = (*served).max(seat.number);
+    /// Removes a job because it was served.
+    pub(super) fn mark_served(&mut self, position: QueuePosition, job: JobId) {
+        let served = self.served.entry(position.priority).or_default();
+        *served = (*served).max(position.number);
         let served = *served;
-        // Whoever is not ahead begins here anyway. Looked at now and then: each wish adds one entry at most.
-        if self.owners.len() > 2 * self.waiting.len() + 16 {
-            self.owners.retain(|(rank, _), last| *rank != seat.rank || *last > served);
+        // Entries that are not ahead have no effect. They are removed only now and then, because each job adds at most
+        // one.
+        if self.last_of_owner.len() > 2 * self.waiting.len() + 16 {
+            self.last_of_owner.retain(|(priority, _), last| *priority != position.priority || *last > served);
         }
-        self.leave(seat, quarry);
+        self.leave(position, job);
     }
 
-    /// Whose turn it is.
-    pub(super) fn first(&self) -> Option<QuarryId> {
-        self.waiting.first().map(|(_, quarry)| *quarry)
+    /// Returns the job that is first in the queue.
+    pub(super) fn first(&self) -> Option<JobId> {
+        self.waiting.first().map(|(_, job)| *job)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -82,52 +83,52 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn served(line: &mut Line, seats: &BTreeMap<QuarryId, Seat>) -> Vec<u64> {
+    fn served(queue: &mut FairQueue, positions: &BTreeMap<JobId, QueuePosition>) -> Vec<u64> {
         let mut order = Vec::new();
-        while let Some(quarry) = line.first() {
-            line.serve(seats[&quarry], quarry);
-            order.push(quarry.0);
+        while let Some(job) = queue.first() {
+            queue.mark_served(positions[&job], job);
+            order.push(job.0);
         }
         order
     }
 
     #[test]
-    fn round_robin_fairness() {
-        let (mut line, mut seats) = (Line::default(), BTreeMap::new());
+    fn owners_take_turns_and_dormant_jobs_come_last() {
+        let (mut queue, mut positions) = (FairQueue::default(), BTreeMap::new());
         let owner = |n| PublicKey([n; 32]);
-        // One owner has four repositories, another comes later with two, a third sleeps.
-        for (quarry, rank, who) in [
-            (9, Rank::Dormant, 3),
-            (1, Rank::Awake, 1),
-            (2, Rank::Awake, 1),
-            (3, Rank::Awake, 1),
-            (4, Rank::Awake, 1),
-            (5, Rank::Awake, 2),
-            (6, Rank::Awake, 2),
+        // One owner has four repositories, another comes later with two, and a third has a dormant job.
+        for (job, priority, who) in [
+            (9, Priority::Dormant, 3),
+            (1, Priority::Active, 1),
+            (2, Priority::Active, 1),
+            (3, Priority::Active, 1),
+            (4, Priority::Active, 1),
+            (5, Priority::Active, 2),
+            (6, Priority::Active, 2),
         ] {
-            let seat = line.seat(rank, owner(who));
-            line.join(seat, QuarryId(quarry));
-            seats.insert(QuarryId(quarry), seat);
+            let position = queue.new_position(priority, owner(who));
+            queue.join(position, JobId(job));
+            positions.insert(JobId(job), position);
         }
-        assert_eq!(line.len(), 7);
-        assert_eq!(served(&mut line, &seats), [1, 5, 2, 6, 3, 4, 9]);
+        assert_eq!(queue.len(), 7);
+        assert_eq!(served(&mut queue, &positions), [1, 5, 2, 6, 3, 4, 9]);
     }
 
     #[test]
-    fn a_place_is_kept_and_a_latecomer_does_not_wait_for_a_crowd() {
-        let (mut line, mut seats) = (Line::default(), BTreeMap::new());
-        for quarry in 1..=5 {
-            let seat = line.seat(Rank::Awake, PublicKey([1; 32]));
-            line.join(seat, QuarryId(quarry));
-            seats.insert(QuarryId(quarry), seat);
+    fn a_position_is_kept_and_a_new_owner_is_not_delayed_by_many_jobs() {
+        let (mut queue, mut positions) = (FairQueue::default(), BTreeMap::new());
+        for job in 1..=5 {
+            let position = queue.new_position(Priority::Active, PublicKey([1; 32]));
+            queue.join(position, JobId(job));
+            positions.insert(JobId(job), position);
         }
-        line.serve(seats[&QuarryId(1)], QuarryId(1));
-        line.leave(seats[&QuarryId(2)], QuarryId(2));
-        line.serve(seats[&QuarryId(3)], QuarryId(3));
-        line.join(seats[&QuarryId(2)], QuarryId(2));
-        let seat = line.seat(Rank::Awake, PublicKey([2; 32]));
-        line.join(seat, QuarryId(8));
-        seats.insert(QuarryId(8), seat);
-        assert_eq!(served(&mut line, &seats), [2, 4, 8, 5]);
+        queue.mark_served(positions[&JobId(1)], JobId(1));
+        queue.leave(positions[&JobId(2)], JobId(2));
+        queue.mark_served(positions[&JobId(3)], JobId(3));
+        queue.join(positions[&JobId(2)], JobId(2));
+        let position = queue.new_position(Priority::Active, PublicKey([2; 32]));
+        queue.join(position, JobId(8));
+        positions.insert(JobId(8), position);
+        assert_eq!(served(&mut queue, &positions), [2, 4, 8, 5]);
     }
 }

@@ -1,64 +1,65 @@
-//! Deliberate mistakes, for the simulator only: each must break a law in some simulated life, or the laws prove nothing.
+//! Fault injection for the simulator. Each fault must violate an invariant in some simulated run, which shows that the
+//! invariants detect it.
 
-/// One deliberate mistake of the machine. A server never has any.
+/// A fault of the machine. The server never enables one.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Flaw {
-    /// A restart forgets what was asked within the last minute.
+pub enum Fault {
+    /// Requests of the last minute are forgotten at a restart.
     WindowForgotten,
-    /// That a host wants quiet is forgotten when it answers somebody else.
+    /// The quiet time of a host is forgotten when it answers another request.
     QuietForgotten,
-    /// The slot of a cancelled fetch counts as free before its end was heard.
+    /// The slot of a cancelled fetch counts as free before the fetch has ended.
     CancelFreesSlot,
-    /// Names of one machine are counted apart.
+    /// Hosts of one network are limited separately.
     NetworkIgnored,
     /// A new event makes the same URL be asked again at once.
-    AgainAtOnce,
-    /// A lower limit that a server states is not kept.
-    TermsIgnored,
-    /// A fetch that brought something counts as if it had brought everything.
-    PartsCountAsAll,
-    /// A fetch speaks also for what is wanted only since it began.
-    GrowthForgotten,
-    /// What nobody wants any more is still asked for.
-    WantsAdded,
-    /// Events count as tried when their first place was asked.
+    ImmediateRetry,
+    /// Lower limits that a server states are ignored.
+    StatedLimitsIgnored,
+    /// A fetch that brought some objects counts as if it had brought all.
+    PartialCountsAsComplete,
+    /// A fetch also counts for events that came after it began.
+    NewEventsCountAsAsked,
+    /// Data that is no longer wanted is still asked for.
+    OldWantsKept,
+    /// Events are reported as tried when their first source was asked.
     TriedEarly,
-    /// A host that has failed is never asked again.
-    NeverForgiven,
-    /// A URL whose host was busy is not put back.
-    BusyForgotten,
-    /// A URL that gives objects only by ref is asked by object for ever.
+    /// A host that failed is never asked again.
+    FailedHostNeverRetried,
+    /// A source whose host was busy is not tried again.
+    BusySourceNotRetried,
+    /// A source that serves objects only by ref is always asked by object.
     FormForgotten,
 }
 
-/// Whether this mistake is made. Without the feature `flaws`, which only the simulator has, none ever is.
+/// Returns whether this fault is injected. Only the simulator enables the feature `flaws`; without it no fault is.
 #[cfg(feature = "flaws")]
-pub(super) fn makes(flaw: Option<Flaw>, this: Flaw) -> bool {
-    flaw == Some(this)
+pub(super) fn is_injected(fault: Option<Fault>, this: Fault) -> bool {
+    fault == Some(this)
 }
 
-/// Whether this mistake is made: none ever is.
+/// Returns whether this fault is injected: never without the feature `flaws`.
 #[cfg(not(feature = "flaws"))]
-pub(super) const fn makes(_flaw: Option<Flaw>, _this: Flaw) -> bool {
+pub(super) const fn is_injected(_flaw: Option<Fault>, _this: Fault) -> bool {
     false
 }
 
-impl Flaw {
-    /// All of them.
+impl Fault {
+    /// All faults.
     pub const ALL: [Self; 13] = [
         Self::WindowForgotten,
         Self::QuietForgotten,
         Self::CancelFreesSlot,
         Self::NetworkIgnored,
-        Self::AgainAtOnce,
-        Self::TermsIgnored,
-        Self::PartsCountAsAll,
-        Self::GrowthForgotten,
-        Self::WantsAdded,
+        Self::ImmediateRetry,
+        Self::StatedLimitsIgnored,
+        Self::PartialCountsAsComplete,
+        Self::NewEventsCountAsAsked,
+        Self::OldWantsKept,
         Self::TriedEarly,
-        Self::NeverForgiven,
-        Self::BusyForgotten,
+        Self::FailedHostNeverRetried,
+        Self::BusySourceNotRetried,
         Self::FormForgotten,
     ];
 }

@@ -1,238 +1,304 @@
-//! Everything the hunt can be told and can want. Variant names are the vocabulary of logs and metrics.
+//! Inputs and outputs of the fetch machine.
 //!
-//! The hands keep four promises: every [`Output::Fetch`] is answered by exactly one [`Input::Fetched`], every
-//! [`Output::Survey`] by exactly one [`Input::Surveyed`], every [`Output::Look`] by exactly one [`Input::Looked`], and what a fetch has brought is in the registrar's hands before
-//! the hunt hears of it, so that [`Input::Wanted`] never asks again for what is already here.
+//! The driver guarantees:
+//! - Every [`FetchOutput::Fetch`] is answered by exactly one [`FetchInput::Fetched`], every [`FetchOutput::Survey`] by
+//!   exactly one [`FetchInput::Surveyed`], and every [`FetchOutput::CheckMirror`] by exactly one
+//!   [`FetchInput::MirrorChecked`].
+//! - A fetched pack is handed to admission before the machine receives the end of the fetch, so that
+//!   [`FetchInput::Wanted`] never names data that is already here.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::origin::Origin;
-use crate::net::{Forbidden, Target};
+use crate::net::{OutboundError, OutboundUrl};
 use crate::nostr::event::EventId;
-use crate::repo::{Identifier, Site};
-use crate::sync::relay_limits::GitTerms;
-use crate::time::{Moment, Timestamp};
+use crate::repo::{Identifier, RepoPath};
+use crate::sync::relay_limits::GitFetchLimits;
+use crate::time::{MonoTime, Timestamp};
 
-/// What the hunt can be told.
+/// An input of the fetch machine.
 #[derive(Clone, Debug)]
-pub enum Input {
-    /// At boot: what is known of a git server from an earlier life. All of it comes before anything else.
-    Restored(HostRow),
-    /// What is missing under this name, now and in whole: it replaces what was wanted before. Nothing, if nothing is
-    /// missing any more.
-    Wanted(Identifier, Vec<Quarry>),
-    /// The answer to [`Output::Survey`].
-    Surveyed(Origin, Survey),
-    /// The first bytes of a pack, or of a list of refs, have come.
-    Answering(FetchId),
-    /// A fetch is over, whatever came of it.
-    Fetched(FetchId, Catch),
-    /// The operator does not want to wait: everything that is missing at this site is looked for at once.
-    Hurry(Site),
-    /// What is served under this name, now and in whole; nothing if nothing is any more.
-    Kept(Identifier, Vec<Kept>),
-    /// The branches or tags of a repository have changed. What is served comes before it.
-    Moved(Site),
-    /// A look is over: how the server's refs compare with those that are served, or why there are none.
-    Looked(LookId, Result<Shown, End>),
+pub enum FetchInput {
+    /// At startup: what is stored about a git server. All rows come before any other input.
+    HostRestored(HostRow),
+    /// The git data that is missing for this identifier, as a whole: it replaces the previous report. Empty if nothing
+    /// is missing any more.
+    Wanted(Identifier, Vec<WantedGitData>),
+    /// The answer to [`FetchOutput::Survey`].
+    Surveyed(Origin, SurveyResult),
+    /// The first bytes of a pack or of a list of refs have arrived.
+    FirstBytes(FetchId),
+    /// A fetch has ended.
+    Fetched(FetchId, FetchResult),
+    /// The operator wants everything that is missing at this repository to be fetched at once.
+    FetchNow(RepoPath),
+    /// The repositories that are served for this identifier, as a whole. Empty if none is served any more.
+    Served(Identifier, Vec<ServedRepo>),
+    /// The branches or tags of a repository have changed. [`FetchInput::Served`] comes before it.
+    RefsChanged(RepoPath),
+    /// A mirror check has ended: how the server's refs compare with the served ones, or why they could not be read.
+    MirrorChecked(MirrorId, Result<RefComparison, FetchOutcome>),
 }
 
-/// A repository that is served, and the git servers that should have it and whose relays cannot speak for them.
+impl FetchInput {
+    /// Returns the name under which metrics count this input.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::HostRestored(_) => "restored",
+            Self::Wanted(..) => "wanted",
+            Self::Surveyed(..) => "surveyed",
+            Self::FirstBytes(_) => "answering",
+            Self::Fetched(..) => "fetched",
+            Self::FetchNow(_) => "fetch_now",
+            Self::Served(..) => "served",
+            Self::RefsChanged(_) => "refs_changed",
+            Self::MirrorChecked(..) => "mirror_checked",
+        }
+    }
+}
+
+/// A repository that is served, and its mirrors: git servers that should have it and that are not GRASP servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct ServedRepo {
     /// The repository.
-    pub site: Site,
-    /// The URLs, as its announcement writes them, this service not among them.
-    pub places: Vec<String>,
+    pub repo_path: RepoPath,
+    /// The URLs, as written in its announcement, without this service.
+    pub mirror_urls: Vec<String>,
 }
 
-/// Names a place that is looked at for the life of the process. It is looked at once at a time.
+/// Identifies a mirror within the process. At most one check of it runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LookId(pub u64);
+pub struct MirrorId(pub u64);
 
-/// How a server's refs compare with the branches and tags that are served. What it has beside them does not matter.
+/// How a server's refs compare with the served branches and tags. Further refs of the server are ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shown {
+pub struct RefComparison {
     /// Branches and tags that are served.
-    pub of: usize,
-    /// Those that it does not have, or has elsewhere.
-    pub lacks: usize,
-    /// Of these, the ones that it has elsewhere.
-    pub differs: usize,
+    pub served: usize,
+    /// Those that the server does not have, or has with another value.
+    pub missing: usize,
+    /// Those of the missing ones that the server has with another value.
+    pub different: usize,
 }
 
-/// What is missing at one site. Repositories that share their objects share one quarry, so that nobody is asked for the
-/// same once for each of them.
+/// Git data that is missing at one repository. Repositories that share objects share one report, so that no server is
+/// asked once for each of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Quarry {
-    /// Where what is found should go.
-    pub site: Site,
-    /// The events that wait for it.
-    pub needs: Vec<Need>,
+pub struct WantedGitData {
+    /// The repository that receives the data.
+    pub repo_path: RepoPath,
+    /// The events that need it.
+    pub events: Vec<WantedEvent>,
 }
 
-/// An event that waits for git data.
+/// A held event that needs git data.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Need {
+pub struct WantedEvent {
     /// The event.
-    pub event: EventId,
-    /// What it is.
-    pub what: Sought,
-    /// The objects that it names. Some may be here.
+    pub id: EventId,
+    /// Its kind.
+    pub kind: WantedKind,
+    /// The objects that it names. Some may be here already.
     pub oids: Vec<String>,
-    /// Where they may be, as events name it, this service not among them. Likely ones first.
-    pub places: Vec<Place>,
-    /// Not before: somebody may be about to push, or more of the kind may be about to come.
-    pub due: Moment,
-    /// Its time is over, and nothing has replaced it: it is looked for once an hour, after everything else.
-    pub dormant: bool,
+    /// Where the objects may be, as written in events, without this service. Likely sources come first.
+    pub sources: Vec<GitSource>,
+    /// When fetching may begin. Before, a push may be expected, or more events of a burst.
+    pub due: MonoTime,
+    /// Whether the event has expired without being replaced. It is then asked for once an hour, after everything else.
+    pub is_dormant: bool,
 }
 
-/// What is sought.
+/// The kind of a wanted event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Sought {
-    /// The branches and tags of a state.
+pub enum WantedKind {
+    /// A state: the objects of its branches and tags.
     State,
-    /// The commit of a pull request, which other GRASP servers have as `refs/nostr/<event>`.
-    Pull,
+    /// A pull request: its commit, which other GRASP servers have as `refs/nostr/<event>`.
+    PullRequest,
 }
 
-/// A place where git data may be.
+/// A URL at which git data may be.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
-    /// The URL, as an event writes it.
+pub struct GitSource {
+    /// The URL, as written in an event.
     pub url: String,
-    /// Whether it looks like a GRASP server's: those have any object by its id.
-    pub grasp: bool,
+    /// Whether it looks like the URL of a GRASP server, which serves any object by its id.
+    pub is_grasp: bool,
 }
 
-/// Names one fetch for the life of the process.
+/// Identifies a fetch within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FetchId(pub u64);
 
-/// Where a server is and what it allows.
+/// The result of a survey: where a server is and which limits it states.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Survey {
-    /// It may be called.
-    Known {
-        /// All addresses of it.
+pub enum SurveyResult {
+    /// The server may be dialled.
+    Resolved {
+        /// All addresses of the server.
         addresses: Vec<IpAddr>,
-        /// What its NIP-11 document says about git, if that was asked for and said.
-        terms: Option<GitTerms>,
+        /// The limits for git requests from its NIP-11 document, if the document was requested and states any.
+        stated_limits: Option<GitFetchLimits>,
     },
-    /// Its name leads nowhere.
-    Nowhere,
-    /// It leads to where nobody is called on a stranger's word.
-    Forbidden(Forbidden),
+    /// The host name does not resolve.
+    NoAddress,
+    /// The server must not be dialled.
+    Forbidden(OutboundError),
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Catch {
-    /// Those of the wanted objects that are here now with everything they need, whatever else happened. Those that were
-    /// here before count.
+pub struct FetchResult {
+    /// The wanted objects that are now here with everything they refer to, whatever the outcome. Includes objects that
+    /// were here before.
     pub oids: Vec<String>,
-    /// How it ended.
-    pub end: End,
+    /// How the fetch ended.
+    pub outcome: FetchOutcome,
 }
 
 /// How a fetch ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The server has sent what it was asked for.
+pub enum FetchOutcome {
+    /// The server has sent what it has of the wanted objects.
     Sent,
-    /// It lacks one of the objects, or gives objects only by ref: ask for refs.
+    /// The server lacks one of the objects, or serves objects only by ref. It should be asked by ref.
     NotByOid,
-    /// It has no such repository, or does not show it to us.
+    /// The server has no such repository, or does not show it to us.
     Absent,
-    /// Too many requests. How many seconds to wait, if it says so.
+    /// Too many requests; with the seconds to wait, if the server stated them.
     Busy(Option<u64>),
-    /// No connection, an error of its own (5xx), or silence.
+    /// No connection, a server error (5xx), or a timeout.
     Failed,
-    /// What it sent is not sound or larger than is taken: it is not asked for this again soon.
-    Unsound,
-    /// It was [cancelled](Output::Cancel).
+    /// The data is invalid, incomplete or too large. The source is not asked for this job for a while.
+    InvalidData,
+    /// The fetch was [cancelled](FetchOutput::Cancel).
     Cancelled,
-    /// The trouble is ours: no disk space, no git. Nobody is to blame.
-    Ours,
+    /// A local error, such as a full disk or a missing git. No source is blamed.
+    LocalError,
 }
 
-/// What the hunt can want.
+impl FetchOutcome {
+    /// Returns the name of this outcome in metrics and logs.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::NotByOid => "not_by_oid",
+            Self::Absent => "absent",
+            Self::Busy(_) => "busy",
+            Self::Failed => "failed",
+            Self::InvalidData => "unsound",
+            Self::Cancelled => "cancelled",
+            Self::LocalError => "local_error",
+        }
+    }
+}
+
+/// An output of the fetch machine.
 #[derive(Clone, Debug)]
-pub enum Output {
-    /// Find out where a server is, and what its NIP-11 document says about git if `terms`.
+pub enum FetchOutput {
+    /// Look up the addresses of a server, and fetch its NIP-11 document if `with_nip11` is set.
     Survey {
         /// The server.
         origin: Origin,
-        /// Whether it may be a GRASP server, which states what it allows.
-        terms: bool,
+        /// Whether the server may be a GRASP server, which states its limits.
+        with_nip11: bool,
     },
     /// Fetch objects: one request to one server.
-    Fetch(Fetch),
-    /// End a fetch: somebody else was faster, or nobody needs it any more. It may have ended just now.
+    Fetch(FetchRequest),
+    /// Cancel a fetch: another source was faster, or its objects are no longer needed. It may have ended already.
     Cancel(FetchId),
-    /// Every place of these events has been asked once: they may expire when their time is over.
-    Tried(Vec<EventId>),
-    /// Keep what is known of a git server. It is kept before what comes after it is done: it counts requests ahead.
-    Remember(HostRow),
-    /// Nothing about that server is worth keeping any more.
-    Forget(String),
-    /// A place is not called, for a person to know. Said once for each URL of a quarry.
-    Shun(Site, String, Forbidden),
-    /// Ask a server for its refs and compare them with those that are served: one look.
-    Look(Look),
+    /// All sources of these events were asked once. The events may expire when their time is over.
+    SourcesTried(Vec<EventId>),
+    /// Store what is known about a git server, before any later output is carried out: the row counts requests ahead.
+    SaveHost(HostRow),
+    /// Delete the stored row of a git server.
+    DeleteHost(String),
+    /// A URL must not be dialled. Reported once for each URL of a job, for the log.
+    UrlForbidden(RepoPath, String, OutboundError),
+    /// Request the refs of a server and compare them with the served ones.
+    CheckMirror(MirrorCheck),
 }
 
-/// A question for a git server's refs.
+impl FetchOutput {
+    /// Returns the name under which metrics count this output.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Survey { .. } => "survey",
+            Self::Fetch(_) => "fetch",
+            Self::Cancel(_) => "cancel",
+            Self::SourcesTried(_) => "tried",
+            Self::SaveHost(_) => "save_host",
+            Self::DeleteHost(_) => "delete_host",
+            Self::UrlForbidden(..) => "url_forbidden",
+            Self::CheckMirror(_) => "check_mirror",
+        }
+    }
+}
+
+/// A request for the refs of a git server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// What the answer will carry.
-    pub id: LookId,
+pub struct MirrorCheck {
+    /// The id that the answer must carry.
+    pub id: MirrorId,
     /// The repository.
-    pub site: Site,
-    /// Whom to ask.
-    pub target: Target,
+    pub repo_path: RepoPath,
+    /// The URL to request.
+    pub target: OutboundUrl,
 }
 
-/// A request to a git server.
+/// A request for objects to a git server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fetch {
-    /// What the answer will carry.
+pub struct FetchRequest {
+    /// The id that the answer must carry.
     pub id: FetchId,
-    /// Where what comes should go.
-    pub site: Site,
-    /// Whom to ask.
-    pub target: Target,
-    /// How.
-    pub form: Form,
-    /// The objects that are sought. Never empty.
+    /// The repository that receives the objects.
+    pub repo_path: RepoPath,
+    /// The URL to request.
+    pub target: OutboundUrl,
+    /// The form of the request.
+    pub form: RequestForm,
+    /// The wanted objects. Never empty.
     pub oids: Vec<String>,
-    /// The events that need them, for their refs at other GRASP servers and so that they do not expire meanwhile.
-    pub events: Vec<(EventId, Sought)>,
+    /// The events that need them: for their refs at other GRASP servers, and to postpone their expiry during the fetch.
+    pub events: Vec<(EventId, WantedKind)>,
 }
 
-/// How a server is asked.
+/// The form of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Form {
-    /// For exactly these objects: one request, all or nothing.
-    Oids,
-    /// For its branches, its tags and the refs of the wanted pull requests: what it has of them comes.
-    Refs,
+pub enum RequestForm {
+    /// Request exactly these objects. The server sends all of them or none.
+    ByOid,
+    /// Request the branches, the tags and the refs of the wanted pull requests. The server sends what it has of them.
+    ByRef,
 }
 
-/// What is kept of a git server.
+impl RequestForm {
+    /// Returns the name of this form in logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::ByOid => "by_oid",
+            Self::ByRef => "by_ref",
+        }
+    }
+}
+
+/// What is stored about a git server. The field names are part of the on-disk format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostRow {
-    /// The host, and the port if it is not the usual one.
+    /// The host, and the port if it is not the default.
     pub authority: String,
-    /// When it was asked within the last minute: a restart does not make us ask more.
+    /// When requests were made within the last minute, so that the rate limit survives a restart.
     pub asked: Vec<Timestamp>,
-    /// Nothing is asked before.
+    /// No request is made before this time.
     pub quiet_until: Timestamp,
-    /// How many fetches brought something that was sought, halved now and then.
+    /// Fetches that brought something wanted. Halved from time to time.
     pub hits: u32,
-    /// How many brought nothing.
+    /// Fetches that brought nothing wanted. Halved from time to time.
     pub misses: u32,
 }

@@ -1,214 +1,219 @@
-//! What is missing at one site, and how far the search for it is.
+//! A fetch job: what is missing at one repository, its sources, and the progress of its rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::HostId;
-use super::fair_queue::{Rank, Seat};
-use super::io::{FetchId, Form, Need, Sought};
-use super::source::{State, Stop, StopId, Visit};
+use super::fair_queue::{Priority, QueuePosition};
+use super::io::{FetchId, RequestForm, WantedEvent, WantedKind};
+use super::source::{Source, SourceId, SourceState, VisitRecord};
 use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::EventId;
-use crate::repo::Site;
-use crate::time::Moment;
+use crate::repo::RepoPath;
+use crate::time::MonoTime;
 
-/// An event that waits, and what it still waits for.
+/// An event of a job, and the objects that it still needs.
 #[derive(Clone, Debug)]
-pub(super) struct Want {
-    pub(super) need: Need,
-    pub(super) unmet: BTreeSet<String>,
-    /// When the last of it came.
-    pub(super) met_at: Moment,
-    /// Where it may be.
-    pub(super) stops: BTreeSet<StopId>,
-    /// Of those, the ones that have not been asked since it came.
-    pub(super) unasked: BTreeSet<StopId>,
-    /// When its time comes: later than it says itself if its owner has hurried us too often.
-    pub(super) due: Moment,
-    /// Its time has come.
-    pub(super) ripe: bool,
-    /// The registrar knows that every place was asked.
-    pub(super) told: bool,
+pub(super) struct JobEvent {
+    pub(super) wanted: WantedEvent,
+    pub(super) missing: BTreeSet<String>,
+    /// When the last of its objects arrived.
+    pub(super) last_received_at: MonoTime,
+    /// The sources that it lists.
+    pub(super) sources: BTreeSet<SourceId>,
+    /// The sources that were not asked since the event came.
+    pub(super) unasked: BTreeSet<SourceId>,
+    /// When it is due. Later than `wanted.due` if its owner has brought rounds forward too often.
+    pub(super) due: MonoTime,
+    /// Whether it is due.
+    pub(super) is_due: bool,
+    /// Whether admission was informed that all sources were asked.
+    pub(super) is_reported: bool,
 }
 
-impl Want {
+impl JobEvent {
     pub(super) fn is_open(&self) -> bool {
-        self.ripe && !self.unmet.is_empty()
+        self.is_due && !self.missing.is_empty()
     }
 }
 
-/// A place in a host's line, and whether it is taken at the moment.
+/// A position in the queue of a host. The position is kept while the job is busy elsewhere and not queued.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) seat: Seat,
-    pub(super) taken: bool,
+pub(super) struct QueueEntry {
+    pub(super) position: QueuePosition,
+    pub(super) is_queued: bool,
 }
 
-/// A quarry that is hunted.
+/// A fetch job.
 #[derive(Clone, Debug)]
-pub(super) struct Chase {
-    pub(super) site: Site,
-    pub(super) wants: Vec<Want>,
-    pub(super) stops: BTreeMap<StopId, Stop>,
-    /// Whom to ask first.
-    pub(super) order: Vec<StopId>,
-    pub(super) next_stop: u32,
-    /// What came of asking at places that no event names any more.
-    pub(super) visits: BTreeMap<String, Visit>,
-    /// Rounds without an end since the last new event.
+pub(super) struct FetchJob {
+    pub(super) repo_path: RepoPath,
+    pub(super) events: Vec<JobEvent>,
+    pub(super) sources: BTreeMap<SourceId, Source>,
+    /// Sources in the order in which they are asked.
+    pub(super) order: Vec<SourceId>,
+    pub(super) next_source_id: u32,
+    /// What is known about sources that no event lists any more.
+    pub(super) past_visits: BTreeMap<String, VisitRecord>,
+    /// Rounds since the last new event.
     pub(super) attempts: u32,
-    /// When the next round begins.
-    pub(super) next: Option<Moment>,
-    /// Nobody is asked before, because the trouble is ours.
-    pub(super) hold: Moment,
-    /// The operator did not want to wait, and what sleeps was woken.
-    pub(super) hurried: Moment,
-    /// A round has begun whose end was not counted yet.
-    pub(super) open: bool,
-    /// Somebody was asked in it.
-    pub(super) asked: bool,
-    pub(super) places: BTreeMap<HostId, Place>,
-    /// URLs of which a person was told that they are not called.
-    pub(super) shunned: BTreeSet<String>,
-    pub(super) alarm: Option<Moment>,
+    /// When the next round begins, if it is scheduled.
+    pub(super) scheduled_round: Option<MonoTime>,
+    /// No source is asked before this time, because of a local error.
+    pub(super) paused_until: MonoTime,
+    /// When the operator last started a round, which also wakes dormant events.
+    pub(super) woken_at: MonoTime,
+    /// Whether a round has begun and not ended.
+    pub(super) is_round_open: bool,
+    /// Whether a source was asked in this round.
+    pub(super) has_asked: bool,
+    pub(super) queue_entries: BTreeMap<HostId, QueueEntry>,
+    /// URLs that must not be dialled and were reported.
+    pub(super) reported_urls: BTreeSet<String>,
+    pub(super) alarm: Option<MonoTime>,
 }
 
-impl Chase {
-    pub(super) fn new(site: Site) -> Self {
+impl FetchJob {
+    pub(super) fn new(repo_path: RepoPath) -> Self {
         Self {
-            site,
-            wants: Vec::new(),
-            stops: BTreeMap::new(),
+            repo_path,
+            events: Vec::new(),
+            sources: BTreeMap::new(),
             order: Vec::new(),
-            next_stop: 0,
-            visits: BTreeMap::new(),
+            next_source_id: 0,
+            past_visits: BTreeMap::new(),
             attempts: 0,
-            next: None,
-            hold: Moment(0),
-            hurried: Moment(0),
-            open: false,
-            asked: false,
-            places: BTreeMap::new(),
-            shunned: BTreeSet::new(),
+            scheduled_round: None,
+            paused_until: MonoTime(0),
+            woken_at: MonoTime(0),
+            is_round_open: false,
+            has_asked: false,
+            queue_entries: BTreeMap::new(),
+            reported_urls: BTreeSet::new(),
             alarm: None,
         }
     }
 
     pub(super) fn owner(&self) -> PublicKey {
-        self.site.repo().owner
+        self.repo_path.repo().owner
     }
 
-    /// Whether something that is sought may be there.
-    pub(super) fn is_useful(&self, stop: StopId) -> bool {
-        self.wants.iter().any(|want| want.is_open() && want.stops.contains(&stop))
+    /// Returns whether a source may have something that is needed now.
+    pub(super) fn is_useful(&self, source: SourceId) -> bool {
+        self.events.iter().any(|event| event.is_open() && event.sources.contains(&source))
     }
 
-    fn is_useful_awake(&self, stop: StopId) -> bool {
-        self.wants.iter().any(|want| want.is_open() && !want.need.dormant && want.stops.contains(&stop))
+    fn is_useful_for_active(&self, source: SourceId) -> bool {
+        self.events.iter().any(|event| event.is_open() && !event.wanted.is_dormant && event.sources.contains(&source))
     }
 
-    /// Whether anybody still waits.
-    pub(super) fn rank(&self) -> Rank {
-        if self.wants.iter().any(|want| !want.need.dormant) { Rank::Awake } else { Rank::Dormant }
+    /// Returns `Active` if at least one event is not dormant.
+    pub(super) fn priority(&self) -> Priority {
+        if self.events.iter().any(|event| !event.wanted.is_dormant) { Priority::Active } else { Priority::Dormant }
     }
 
-    pub(super) fn active(&self) -> impl Iterator<Item = &Stop> {
-        self.stops.values().filter(|stop| stop.is_active())
+    pub(super) fn active(&self) -> impl Iterator<Item = &Source> {
+        self.sources.values().filter(|source| source.is_active())
     }
 
-    /// Whether one more server may be asked, or when.
-    pub(super) fn willing_at(&self) -> Option<Moment> {
+    /// Returns when one more source may be asked, or `None` while too many are being asked.
+    pub(super) fn next_start_at(&self) -> Option<MonoTime> {
         let active = self.active().count();
-        if active >= limits::HUNT_AT_ONCE {
+        if active >= limits::MAX_CONCURRENT_FETCHES_PER_JOB {
             return None;
         }
-        Some(self.active().filter_map(Stop::hedge_at).max().unwrap_or_default().max(self.hold))
+        Some(self.active().filter_map(Source::hedge_at).max().unwrap_or_default().max(self.paused_until))
     }
 
-    /// When a place may be asked, if somebody is to ask there: `None` if not.
-    pub(super) fn ready_at(&self, id: StopId, stop: &Stop) -> Option<Moment> {
-        (stop.state == State::Waiting && self.is_useful(id)).then(|| stop.visit.again_at(stop.form()))
+    /// Returns when a source may be asked, or `None` if it does not wait or has nothing that is needed.
+    pub(super) fn ready_at(&self, id: SourceId, source: &Source) -> Option<MonoTime> {
+        (source.state == SourceState::Waiting && self.is_useful(id))
+            .then(|| source.visit.next_request_at(source.form()))
     }
 
-    /// Until when a place rests whatever happens.
-    pub(super) fn barred_until(&self, id: StopId, stop: &Stop) -> Option<Moment> {
-        let asleep = stop.visit.asked_at().filter(|at| *at >= self.hurried && !self.is_useful_awake(id));
-        let asleep = asleep.map(|at| at.plus_secs(limits::HUNT_DORMANT_SECS));
-        stop.visit.unsound_until.max(asleep)
+    /// Returns until when a source must not be asked: because of invalid data, or because only dormant events need it.
+    pub(super) fn blocked_until(&self, id: SourceId, source: &Source) -> Option<MonoTime> {
+        let dormant_until =
+            source.visit.last_request_at().filter(|at| *at >= self.woken_at && !self.is_useful_for_active(id));
+        let dormant_until = dormant_until.map(|at| at.plus_secs(limits::FETCH_DORMANT_INTERVAL_SECS));
+        source.visit.invalid_until.max(dormant_until)
     }
 
-    /// Until the next round, after so many.
+    /// Returns the pause before the next round.
     pub(super) fn backoff_secs(&self) -> u64 {
-        if self.rank() == Rank::Dormant {
-            return limits::HUNT_DORMANT_SECS;
+        if self.priority() == Priority::Dormant {
+            return limits::FETCH_DORMANT_INTERVAL_SECS;
         }
         let nth = usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(usize::MAX);
-        let [.., last] = limits::HUNT_BACKOFF_SECS;
-        limits::HUNT_BACKOFF_SECS.get(nth).copied().unwrap_or(last)
+        let [.., last] = limits::FETCH_BACKOFF_SECS;
+        limits::FETCH_BACKOFF_SECS.get(nth).copied().unwrap_or(last)
     }
 
-    /// What to ask for at a place, and for which events. By object only what somebody waits for now, because one object
-    /// too many spoils it; by ref everything, because it costs nothing.
-    pub(super) fn sought(&self, stop: StopId, form: Form) -> (Vec<String>, Vec<(EventId, Sought)>) {
-        let awake = form == Form::Oids && self.is_useful_awake(stop);
+    /// Returns the objects to request from a source, and the events that need them. By object, dormant events are left
+    /// out if others need the source, because one missing object fails the whole request. By ref, all events are
+    /// included, because that costs nothing.
+    pub(super) fn wanted_from(&self, source: SourceId, form: RequestForm) -> (Vec<String>, Vec<(EventId, WantedKind)>) {
+        let only_active = form == RequestForm::ByOid && self.is_useful_for_active(source);
         let (mut oids, mut events) = (BTreeSet::new(), Vec::new());
-        for want in &self.wants {
-            if !want.is_open() || !want.stops.contains(&stop) || (awake && want.need.dormant) {
+        for event in &self.events {
+            if !event.is_open() || !event.sources.contains(&source) || (only_active && event.wanted.is_dormant) {
                 continue;
             }
-            if !oids.is_empty() && oids.len() + want.unmet.len() > limits::HUNT_OIDS {
+            if !oids.is_empty() && oids.len() + event.missing.len() > limits::MAX_OIDS_PER_FETCH {
                 continue;
             }
-            oids.extend(want.unmet.iter().take(limits::HUNT_OIDS).cloned());
-            events.push((want.need.event, want.need.what));
+            oids.extend(event.missing.iter().take(limits::MAX_OIDS_PER_FETCH).cloned());
+            events.push((event.wanted.id, event.wanted.kind));
         }
         (oids.into_iter().collect(), events)
     }
 
-    /// Objects have come.
-    pub(super) fn meet(&mut self, now: Moment, oids: &[String]) {
-        for want in &mut self.wants {
+    /// Records that objects have arrived.
+    pub(super) fn record_received(&mut self, now: MonoTime, oids: &[String]) {
+        for event in &mut self.events {
             for oid in oids {
-                if want.unmet.remove(oid) {
-                    want.met_at = now;
+                if event.missing.remove(oid) {
+                    event.last_received_at = now;
                 }
             }
         }
     }
 
-    /// A place was asked for these events. Gives those whose places have all been.
-    pub(super) fn note_asked(&mut self, stop: StopId, events: impl Fn(&EventId) -> bool) -> Vec<EventId> {
-        for want in &mut self.wants {
-            if events(&want.need.event) {
-                want.unasked.remove(&stop);
+    /// Records that a source was asked for these events. Returns the events whose sources were all asked.
+    pub(super) fn record_asked(&mut self, source: SourceId, events: impl Fn(&EventId) -> bool) -> Vec<EventId> {
+        for event in &mut self.events {
+            if events(&event.wanted.id) {
+                event.unasked.remove(&source);
             }
         }
-        self.tried()
+        self.take_tried()
     }
 
-    /// Events whose places have all been asked in vain, and of which nobody was told yet.
-    pub(super) fn tried(&mut self) -> Vec<EventId> {
-        let done = |want: &&mut Want| want.is_open() && !want.told && want.unasked.is_empty() && !want.need.dormant;
-        self.wants
+    /// Returns the events whose sources were all asked without success and that were not reported yet.
+    pub(super) fn take_tried(&mut self) -> Vec<EventId> {
+        let done = |event: &&mut JobEvent| {
+            event.is_open() && !event.is_reported && event.unasked.is_empty() && !event.wanted.is_dormant
+        };
+        self.events
             .iter_mut()
             .filter(done)
-            .map(|want| {
-                want.told = true;
-                want.need.event
+            .map(|event| {
+                event.is_reported = true;
+                event.wanted.id
             })
             .collect()
     }
 
-    /// Whether a fetch brings anything that somebody waits for.
+    /// Returns whether an event still needs one of these objects.
     pub(super) fn needs_any(&self, oids: &[String]) -> bool {
-        self.wants.iter().any(|want| oids.iter().any(|oid| want.unmet.contains(oid)))
+        self.events.iter().any(|event| oids.iter().any(|oid| event.missing.contains(oid)))
     }
 
-    /// The place that a fetch asks.
-    pub(super) fn stop_of(&mut self, fetch: FetchId) -> Option<(StopId, &mut Stop)> {
-        self.stops
+    /// Returns the source that a fetch asks.
+    pub(super) fn source_of(&mut self, fetch: FetchId) -> Option<(SourceId, &mut Source)> {
+        self.sources
             .iter_mut()
-            .find(|(_, stop)| matches!(stop.state, State::Fetching { id, .. } if id == fetch))
-            .map(|(id, stop)| (*id, stop))
+            .find(|(_, source)| matches!(source.state, SourceState::Fetching { id, .. } if id == fetch))
+            .map(|(id, source)| (*id, source))
     }
 }

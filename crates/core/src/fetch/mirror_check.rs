@@ -1,366 +1,389 @@
-//! Looks: whether git servers that are no GRASP servers have what is served here. For GRASP servers their relays speak.
+//! Mirror checks: whether git servers that are not GRASP servers have the served branches and tags. (For GRASP servers,
+//! sync compares the relays instead.)
 //!
-//! A look asks a server for its list of refs. It is nobody's hurry: a host is looked at when no quarry waits for it, for one
-//! repository at a time, and with half of what it may be asked in a minute. Nobody outside can cause one: they follow from
-//! what is served and from time alone.
+//! A check requests the list of refs of a server. Checks have the lowest priority: they run only when no job waits for
+//! the host, one at a time per host, with half of its rate limit. Clients cannot trigger them; they depend on what is
+//! served and on time only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::io::{End, Kept, Look, LookId, Output, Shown};
-use super::network_limit::{Network, Room};
+use super::io::{FetchOutcome, FetchOutput, MirrorCheck, MirrorId, RefComparison, ServedRepo};
+use super::network_limit::{Network, NetworkCapacity};
 use super::origin::Origin;
-use super::throttle::{Doom, Gate};
-use super::{Errand, HostId, Hunter, Limits, Scout, Timer};
+use super::throttle::{HostCapacity, Unavailable};
+use super::{FetchMachine, HostId, HostLimits, RunningSurvey, SurveyRequester, Timer};
 use crate::limits;
-use crate::net::{Purpose, Target};
-use crate::repo::{Identifier, Site};
-use crate::time::{Moment, Timestamp};
+use crate::net::{OutboundUrl, UrlPurpose};
+use crate::repo::{Identifier, RepoPath};
+use crate::time::{MonoTime, Timestamp};
 
-/// When servers are looked at, in seconds.
+/// When mirrors are checked, in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pace {
-    /// After what is served has changed.
-    pub first: u64,
-    /// While something is missing there. The last of them is for ever, and for those that miss nothing.
-    pub again: [u64; 4],
-    /// Within this time of a start, each at some moment.
-    pub spread: u64,
+pub struct MirrorCheckSchedule {
+    /// Delay after the served refs have changed.
+    pub after_change_secs: u64,
+    /// Intervals while something is missing. The last one repeats, and also applies to mirrors that miss nothing.
+    pub retry_secs: [u64; 4],
+    /// Period after a start over which the first checks are spread.
+    pub startup_spread_secs: u64,
 }
 
-impl Default for Pace {
+impl Default for MirrorCheckSchedule {
     fn default() -> Self {
-        Self { first: limits::LOOK_SECS, again: limits::LOOK_AGAIN_SECS, spread: limits::LOOK_SPREAD_SECS }
+        Self {
+            after_change_secs: limits::MIRROR_CHECK_DELAY_SECS,
+            retry_secs: limits::MIRROR_CHECK_RETRY_SECS,
+            startup_spread_secs: limits::MIRROR_CHECK_STARTUP_SPREAD_SECS,
+        }
     }
 }
 
-/// What was found at a server.
+/// The result of a mirror check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// Every branch and tag, as is known since then.
+pub enum MirrorStatus {
+    /// The mirror has every branch and tag, and has had them at every check since this time.
     Current(Timestamp),
-    /// Not all of them.
-    Lacking(Shown),
-    /// No such repository, or none that is shown to us.
+    /// Some branches or tags are missing or different.
+    Lacking(RefComparison),
+    /// The server has no such repository, or does not show it to us.
     Absent,
-    /// No answer that could be understood.
-    Silent,
-    /// It is not called: it leads to where nobody is, or wants no requests.
-    Shunned,
+    /// The server did not answer, or its answer could not be parsed.
+    NoAnswer,
+    /// The server is not asked: it must not be dialled, or states that it wants no requests.
+    NotCalled,
 }
 
-/// A server that should have a repository, at one moment.
+/// A snapshot of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LookView {
-    /// Its URL, as the announcement writes it.
+pub struct MirrorView {
+    /// Its URL, as written in the announcement.
     pub url: String,
-    /// What was found there, and when.
-    pub found: Option<(Found, Timestamp)>,
-    /// What is served has changed since.
-    pub stale: bool,
+    /// The last result and its time.
+    pub status: Option<(MirrorStatus, Timestamp)>,
+    /// Whether the served refs have changed since then.
+    pub is_stale: bool,
 }
 
-/// All servers that are looked at.
+/// All mirrors.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
-    all: BTreeMap<LookId, Outlook>,
-    /// By name. Some may be forgotten.
-    names: BTreeMap<Identifier, Vec<LookId>>,
-    under_way: BTreeMap<LookId, Passage>,
-    /// Hosts that wait until fewer are under way.
-    crowd: BTreeSet<HostId>,
+pub(super) struct Mirrors {
+    all: BTreeMap<MirrorId, Mirror>,
+    /// Mirrors by identifier. Some may have been dropped.
+    names: BTreeMap<Identifier, Vec<MirrorId>>,
+    running: BTreeMap<MirrorId, RunningCheck>,
+    /// Hosts that wait until fewer checks run.
+    waiting_hosts: BTreeSet<HostId>,
 }
 
-/// A server that should have a repository.
+/// A mirror.
 #[derive(Debug)]
-struct Outlook {
-    site: Site,
+struct Mirror {
+    repo_path: RepoPath,
     url: String,
-    stage: Stage,
-    /// Looks since the last change that did not find everything.
+    state: MirrorState,
+    /// Checks since the last change that found something missing.
     tries: usize,
-    found: Option<(Found, Timestamp)>,
-    stale: bool,
-    /// What is served has changed since the look that is under way began.
-    moved: bool,
+    status: Option<(MirrorStatus, Timestamp)>,
+    is_stale: bool,
+    /// Whether the served refs have changed since the running check began.
+    is_changed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
-    /// Until then.
-    Resting(Option<Moment>),
-    /// For its host, since then.
-    Waiting(HostId, Moment),
-    /// Until it is known where the host is.
-    Surveying(HostId, Moment),
-    Asking,
+enum MirrorState {
+    /// Until this time.
+    Resting(Option<MonoTime>),
+    /// For this host, since this time.
+    Waiting(HostId, MonoTime),
+    /// Until this host is surveyed; waiting since this time.
+    Surveying(HostId, MonoTime),
+    Checking,
 }
 
-/// A look under way.
+/// A check that has begun and not ended.
 #[derive(Debug)]
-struct Passage {
+struct RunningCheck {
     host: HostId,
     networks: BTreeSet<Network>,
-    since: Moment,
+    since: MonoTime,
 }
 
-impl Hunter {
-    /// What is served under a name. Places that come to a name which is known are looked at soon; those of a name that is
-    /// new some time, unless its refs have just changed, because at a start all of them are.
-    pub(super) fn kept(&mut self, name: Identifier, repos: Vec<Kept>) {
-        let known = self.looks.names.remove(&name);
-        let spread = if known.is_some() { 0 } else { self.manners.looks.spread };
+impl FetchMachine {
+    /// Replaces the mirrors of an identifier. New mirrors of a known identifier are checked soon. Those of a new
+    /// identifier are spread over time, because at startup all identifiers are new; a change of refs brings their check
+    /// forward.
+    pub(super) fn handle_served(&mut self, name: Identifier, repos: Vec<ServedRepo>) {
+        let known = self.mirrors.names.remove(&name);
+        let spread = if known.is_some() { 0 } else { self.config.mirror_checks.startup_spread_secs };
         let mut before = BTreeMap::new();
         for id in known.into_iter().flatten() {
-            if let Some(look) = self.looks.all.get(&id) {
-                before.insert((look.site.clone(), look.url.clone()), id);
+            if let Some(mirror) = self.mirrors.all.get(&id) {
+                before.insert((mirror.repo_path.clone(), mirror.url.clone()), id);
             }
         }
-        let (mut ids, is_gone) = (Vec::new(), repos.is_empty());
-        for Kept { site, places } in repos {
-            let places: BTreeSet<String> = places.into_iter().take(limits::MAX_URLS).collect();
-            for place in places {
-                let key = (site.clone(), place);
-                let id = before.remove(&key).unwrap_or_else(|| self.add_look(key.0, key.1, spread));
+        let (mut ids, is_empty) = (Vec::new(), repos.is_empty());
+        for ServedRepo { repo_path, mirror_urls } in repos {
+            let mirror_urls: BTreeSet<String> = mirror_urls.into_iter().take(limits::MAX_ANNOUNCED_URLS).collect();
+            for url in mirror_urls {
+                let key = (repo_path.clone(), url);
+                let id = before.remove(&key).unwrap_or_else(|| self.add_mirror(key.0, key.1, spread));
                 ids.push(id);
             }
         }
-        before.into_values().for_each(|id| self.overlook(id));
-        if !is_gone {
-            self.looks.names.insert(name, ids);
+        before.into_values().for_each(|id| self.drop_mirror(id));
+        if !is_empty {
+            self.mirrors.names.insert(name, ids);
         }
-        while self.looks.all.len() > limits::LOOKS {
-            let Some(oldest) = self.looks.all.keys().next().copied() else { break };
-            self.overlook(oldest);
+        while self.mirrors.all.len() > limits::MAX_MIRRORS {
+            let Some(oldest) = self.mirrors.all.keys().next().copied() else { break };
+            self.drop_mirror(oldest);
         }
     }
 
-    fn add_look(&mut self, site: Site, url: String, spread: u64) -> LookId {
-        let id = LookId(self.number());
-        let may_be_called = Target::parse(&url, Purpose::Git, self.manners.reach).is_ok();
-        let found = (!may_be_called).then_some((Found::Shunned, self.now.wall));
-        let stage = Stage::Resting(None);
-        self.looks.all.insert(id, Outlook { site, url, stage, tries: 0, found, stale: false, moved: false });
+    fn add_mirror(&mut self, repo_path: RepoPath, url: String, spread: u64) -> MirrorId {
+        let id = MirrorId(self.next_number());
+        let may_be_called = OutboundUrl::parse(&url, UrlPurpose::Git, self.config.address_policy).is_ok();
+        let status = (!may_be_called).then_some((MirrorStatus::NotCalled, self.now.wall));
+        let state = MirrorState::Resting(None);
+        self.mirrors
+            .all
+            .insert(id, Mirror { repo_path, url, state, tries: 0, status, is_stale: false, is_changed: false });
         if may_be_called {
-            let wait = self.manners.looks.first * 1_000 + self.chance.below(spread * 1_000);
-            self.plan(id, Moment(self.now.mono.0.saturating_add(wait)));
+            let wait = self.config.mirror_checks.after_change_secs * 1_000 + self.rng.below(spread * 1_000);
+            self.schedule_check(id, MonoTime(self.now.mono.0.saturating_add(wait)));
         }
         id
     }
 
-    /// A place is no concern of ours any more.
-    fn overlook(&mut self, id: LookId) {
-        match self.looks.all.remove(&id).map(|look| look.stage) {
-            Some(Stage::Resting(at)) => self.ring(Timer::Look(id), at, None),
-            Some(Stage::Waiting(host_id, since)) => {
+    /// Stops checking a mirror.
+    fn drop_mirror(&mut self, id: MirrorId) {
+        match self.mirrors.all.remove(&id).map(|mirror| mirror.state) {
+            Some(MirrorState::Resting(at)) => self.set_alarm(Timer::Mirror(id), at, None),
+            Some(MirrorState::Waiting(host_id, since)) => {
                 if let Some(host) = self.hosts.get_mut(host_id) {
-                    host.looks.remove(&(since, id));
+                    host.waiting_mirrors.remove(&(since, id));
                 }
-                self.drop_host(host_id);
+                self.remove_host_source(host_id);
             }
-            Some(Stage::Surveying(host, _)) => self.drop_host(host),
-            Some(Stage::Asking) | None => {}
+            Some(MirrorState::Surveying(host, _)) => self.remove_host_source(host),
+            Some(MirrorState::Checking) | None => {}
         }
     }
 
-    /// Branches or tags of a repository have changed. Whoever pushes to several servers needs a moment for it.
-    pub(super) fn moved(&mut self, site: &Site) {
-        let soon = self.now.mono.plus_secs(self.manners.looks.first);
-        for id in self.looks.names.get(site.identifier()).cloned().unwrap_or_default() {
-            let Some(look) = self.looks.all.get_mut(&id).filter(|look| look.site == *site) else { continue };
-            (look.tries, look.stale, look.moved) = (0, true, true);
-            if let Stage::Resting(Some(at)) = look.stage {
-                self.plan(id, at.min(soon));
+    /// Brings the checks of a repository forward after its refs have changed. The delay gives a client time to push to
+    /// several servers.
+    pub(super) fn handle_refs_changed(&mut self, repo_path: &RepoPath) {
+        let soon = self.now.mono.plus_secs(self.config.mirror_checks.after_change_secs);
+        for id in self.mirrors.names.get(repo_path.identifier()).cloned().unwrap_or_default() {
+            let Some(mirror) = self.mirrors.all.get_mut(&id).filter(|mirror| mirror.repo_path == *repo_path) else {
+                continue;
+            };
+            (mirror.tries, mirror.is_stale, mirror.is_changed) = (0, true, true);
+            if let MirrorState::Resting(Some(at)) = mirror.state {
+                self.schedule_check(id, at.min(soon));
             }
         }
     }
 
-    /// Looks again at that time.
-    fn plan(&mut self, id: LookId, at: Moment) {
-        let Some(look) = self.looks.all.get_mut(&id) else { return };
-        let stage = std::mem::replace(&mut look.stage, Stage::Resting(Some(at)));
-        let before = if let Stage::Resting(before) = stage { before } else { None };
-        self.ring(Timer::Look(id), before, Some(at));
+    /// Schedules the next check.
+    fn schedule_check(&mut self, id: MirrorId, at: MonoTime) {
+        let Some(mirror) = self.mirrors.all.get_mut(&id) else { return };
+        let state = std::mem::replace(&mut mirror.state, MirrorState::Resting(Some(at)));
+        let before = if let MirrorState::Resting(before) = state { before } else { None };
+        self.set_alarm(Timer::Mirror(id), before, Some(at));
     }
 
-    /// The time for a look has come: it waits for its host.
-    pub(super) fn look_due(&mut self, id: LookId) {
+    /// Queues a mirror whose check is due at its host.
+    pub(super) fn mirror_due(&mut self, id: MirrorId) {
         let now = self.now.mono;
-        let Some(origin) = self.looks.all.get(&id).and_then(|look| self.target(look)).as_ref().map(Origin::of) else {
+        let Some(origin) =
+            self.mirrors.all.get(&id).and_then(|mirror| self.target(mirror)).as_ref().map(Origin::from_url)
+        else {
             return;
         };
         let host = self.host(&origin.authority(), &origin.host().to_string());
-        self.hold_host(host);
-        self.queue(id, host, now);
+        self.add_host_source(host);
+        self.enqueue_mirror(id, host, now);
     }
 
-    fn target(&self, look: &Outlook) -> Option<Target> {
-        Target::parse(&look.url, Purpose::Git, self.manners.reach).ok()
+    fn target(&self, mirror: &Mirror) -> Option<OutboundUrl> {
+        OutboundUrl::parse(&mirror.url, UrlPurpose::Git, self.config.address_policy).ok()
     }
 
-    fn queue(&mut self, id: LookId, host_id: HostId, since: Moment) {
-        let (Some(look), Some(host)) = (self.looks.all.get_mut(&id), self.hosts.get_mut(host_id)) else { return };
-        look.stage = Stage::Waiting(host_id, since);
-        host.looks.insert((since, id));
-        self.rouse(host_id);
+    fn enqueue_mirror(&mut self, id: MirrorId, host_id: HostId, since: MonoTime) {
+        let (Some(mirror), Some(host)) = (self.mirrors.all.get_mut(&id), self.hosts.get_mut(host_id)) else { return };
+        mirror.state = MirrorState::Waiting(host_id, since);
+        host.waiting_mirrors.insert((since, id));
+        self.mark_ready(host_id);
     }
 
-    /// Somebody does not wait for a host any more: if nobody does, it may be looked at.
-    pub(super) fn make_way(&mut self, id: HostId) {
-        if self.hosts.get(id).is_some_and(|host| host.line.first().is_none() && !host.looks.is_empty()) {
-            self.rouse(id);
+    /// Makes a host ready for mirror checks if no job waits for it any more.
+    pub(super) fn serve_mirrors_if_idle(&mut self, id: HostId) {
+        if self.hosts.get(id).is_some_and(|host| host.queue.first().is_none() && !host.waiting_mirrors.is_empty()) {
+            self.mark_ready(id);
         }
     }
 
-    /// Nobody else waits for a host: whether a look could begin there. If not, the time is given when one may.
-    pub(super) fn serve_look(&mut self, host_id: HostId) -> Result<(), Option<Moment>> {
-        let (now, flaw) = (self.now.mono, self.flaw);
-        let Some(host) = self.hosts.get_mut(host_id).filter(|host| !host.looking) else { return Err(None) };
-        let Some((since, id)) = host.looks.first().copied() else { return Err(None) };
-        if self.looks.under_way.len() >= limits::LOOKS_AT_ONCE {
-            self.looks.crowd.insert(host_id);
+    /// Begins a check at a host for which no job waits. Otherwise returns the time at which one may begin, if it is
+    /// known.
+    pub(super) fn serve_mirror(&mut self, host_id: HostId) -> Result<(), Option<MonoTime>> {
+        let (now, fault) = (self.now.mono, self.fault);
+        let Some(host) = self.hosts.get_mut(host_id).filter(|host| !host.is_checking_mirror) else { return Err(None) };
+        let Some((since, id)) = host.waiting_mirrors.first().copied() else { return Err(None) };
+        if self.mirrors.running.len() >= limits::MAX_CONCURRENT_MIRROR_CHECKS {
+            self.mirrors.waiting_hosts.insert(host_id);
             return Err(None);
         }
-        let own = host.limits(flaw);
-        match host.gate(now, Limits { per_minute: own.per_minute.div_ceil(2), ..own }) {
-            Gate::Open(_) => {}
-            Gate::Until(at) => return Err(Some(at)),
-            Gate::Full => return Err(None),
-            Gate::Never => {
-                host.looks.remove(&(since, id));
-                self.saw(id, Some(Found::Shunned));
-                self.drop_host(host_id);
+        let own = host.limits(fault);
+        match host.capacity(now, HostLimits { per_minute: own.per_minute.div_ceil(2), ..own }) {
+            HostCapacity::Free(_) => {}
+            HostCapacity::Until(at) => return Err(Some(at)),
+            HostCapacity::Full => return Err(None),
+            HostCapacity::Refused => {
+                host.waiting_mirrors.remove(&(since, id));
+                self.record_status(id, Some(MirrorStatus::NotCalled));
+                self.remove_host_source(host_id);
                 return Ok(());
             }
         }
-        self.begin_look(id, host_id, since)
+        self.begin_check(id, host_id, since)
     }
 
-    /// Asks, or finds out first where the server is.
-    fn begin_look(&mut self, id: LookId, host_id: HostId, since: Moment) -> Result<(), Option<Moment>> {
-        let (now, flaw) = (self.now, self.flaw);
-        let Some(target) = self.looks.all.get(&id).and_then(|look| self.target(look)) else { return Err(None) };
-        let origin = Origin::of(&target);
-        let (Some(look), Some(host)) = (self.looks.all.get_mut(&id), self.hosts.get_mut(host_id)) else {
+    /// Begins a check, or the survey that must come before it.
+    fn begin_check(&mut self, id: MirrorId, host_id: HostId, since: MonoTime) -> Result<(), Option<MonoTime>> {
+        let (now, fault) = (self.now, self.fault);
+        let Some(target) = self.mirrors.all.get(&id).and_then(|mirror| self.target(mirror)) else { return Err(None) };
+        let origin = Origin::from_url(&target);
+        let (Some(mirror), Some(host)) = (self.mirrors.all.get_mut(&id), self.hosts.get_mut(host_id)) else {
             return Err(None);
         };
-        if self.scouts.contains_key(&origin) {
+        if self.surveys.contains_key(&origin) {
             return Err(None);
         }
-        if let Some(terms) = host.is_stale(now.mono, &origin, false) {
-            if self.scouts.len() >= limits::HUNT_SURVEYS / 2 {
-                self.unseen.insert(host_id);
+        if let Some(with_nip11) = host.needs_survey(now.mono, &origin, false) {
+            if self.surveys.len() >= limits::MAX_CONCURRENT_SURVEYS / 2 {
+                self.waiting_for_survey.insert(host_id);
                 return Err(None);
             }
-            host.looks.remove(&(since, id));
-            host.looking = true;
-            look.stage = Stage::Surveying(host_id, since);
-            self.scouts.insert(origin.clone(), Scout { host: host_id, errand: Errand::Look(id), terms });
-            self.out.push_back(Output::Survey { origin, terms });
+            host.waiting_mirrors.remove(&(since, id));
+            host.is_checking_mirror = true;
+            mirror.state = MirrorState::Surveying(host_id, since);
+            self.surveys.insert(
+                origin.clone(),
+                RunningSurvey { host: host_id, requester: SurveyRequester::Mirror(id), with_nip11 },
+            );
+            self.outputs.push_back(FetchOutput::Survey { origin, with_nip11 });
             return Ok(());
         }
-        let own = host.limits(flaw);
-        let networks = host.sights.get(&origin).map(|sight| sight.networks.clone()).unwrap_or_default();
+        let own = host.limits(fault);
+        let networks = host.surveys.get(&origin).map(|record| record.networks.clone()).unwrap_or_default();
         let reserved = self.networks.reserved_until(&networks);
         if reserved > now.mono {
             return Err(Some(reserved));
         }
-        match self.networks.room(now.mono, host_id, &networks, own) {
-            Room::Free => {}
-            Room::Until(at) => return Err(Some(at)),
-            Room::Full => return Err(None),
+        match self.networks.capacity(now.mono, host_id, &networks, own) {
+            NetworkCapacity::Free => {}
+            NetworkCapacity::Until(at) => return Err(Some(at)),
+            NetworkCapacity::Full => return Err(None),
         }
-        host.looks.remove(&(since, id));
-        host.looking = true;
-        let row = host.begin(now, own);
+        host.waiting_mirrors.remove(&(since, id));
+        host.is_checking_mirror = true;
+        let row = host.begin_request(now, own);
         self.networks.begin(now.mono, &networks);
-        (look.stage, look.moved) = (Stage::Asking, false);
-        let site = look.site.clone();
-        self.looks.under_way.insert(id, Passage { host: host_id, networks, since: now.mono });
-        self.tally.looks += 1;
-        self.out.extend(row.map(Output::Remember));
-        self.out.push_back(Output::Look(Look { id, site, target }));
+        (mirror.state, mirror.is_changed) = (MirrorState::Checking, false);
+        let repo_path = mirror.repo_path.clone();
+        self.mirrors.running.insert(id, RunningCheck { host: host_id, networks, since: now.mono });
+        self.stats.mirror_checks += 1;
+        self.outputs.extend(row.map(FetchOutput::SaveHost));
+        self.outputs.push_back(FetchOutput::CheckMirror(MirrorCheck { id, repo_path, target }));
         Ok(())
     }
 
-    /// It is known where a server is, or that nobody can be asked there.
-    pub(super) fn look_surveyed(&mut self, id: LookId, host_id: HostId, doom: Option<Doom>) {
+    /// Continues after a survey.
+    pub(super) fn mirror_surveyed(&mut self, id: MirrorId, host_id: HostId, unavailable: Option<Unavailable>) {
         if let Some(host) = self.hosts.get_mut(host_id) {
-            host.looking = false;
+            host.is_checking_mirror = false;
         }
-        // It may have been given up meanwhile.
-        let Some(Stage::Surveying(_, since)) = self.looks.all.get(&id).map(|look| look.stage) else { return };
-        match doom {
-            None => self.queue(id, host_id, since),
-            Some(doom) => {
-                let forbidden = matches!(doom, Doom::Forbidden(_) | Doom::Never);
-                self.saw(id, Some(if forbidden { Found::Shunned } else { Found::Silent }));
-                self.drop_host(host_id);
+        // It may have been dropped meanwhile.
+        let Some(MirrorState::Surveying(_, since)) = self.mirrors.all.get(&id).map(|mirror| mirror.state) else {
+            return;
+        };
+        match unavailable {
+            None => self.enqueue_mirror(id, host_id, since),
+            Some(unavailable) => {
+                let forbidden = matches!(unavailable, Unavailable::Forbidden(_) | Unavailable::RequestsRefused);
+                self.record_status(id, Some(if forbidden { MirrorStatus::NotCalled } else { MirrorStatus::NoAnswer }));
+                self.remove_host_source(host_id);
             }
         }
     }
 
-    /// A look is over.
-    pub(super) fn looked(&mut self, id: LookId, result: Result<Shown, End>) {
-        let Some(Passage { host: host_id, networks, since }) = self.looks.under_way.remove(&id) else { return };
+    /// Handles the end of a mirror check.
+    pub(super) fn handle_mirror_checked(&mut self, id: MirrorId, result: Result<RefComparison, FetchOutcome>) {
+        let Some(RunningCheck { host: host_id, networks, since }) = self.mirrors.running.remove(&id) else { return };
         if let Some(host) = self.hosts.get_mut(host_id) {
-            host.looking = false;
+            host.is_checking_mirror = false;
         }
-        self.book(host_id, since, result.as_ref().err().unwrap_or(&End::Sent), None);
-        self.flush(host_id);
-        let waiting = std::mem::take(&mut self.looks.crowd);
+        self.record_result(host_id, since, result.as_ref().err().unwrap_or(&FetchOutcome::Sent), None);
+        self.skip_waiting(host_id);
+        let waiting = std::mem::take(&mut self.mirrors.waiting_hosts);
         for host in self.networks.end(self.now.mono, &networks).into_iter().chain(waiting).chain([host_id]) {
-            self.rouse(host);
+            self.mark_ready(host);
         }
-        self.drop_host(host_id);
-        self.saw(
+        self.remove_host_source(host_id);
+        self.record_status(
             id,
             match result {
-                Ok(shown) if shown.lacks == 0 => Some(Found::Current(self.now.wall)),
-                Ok(shown) => Some(Found::Lacking(shown)),
-                Err(End::Absent) => Some(Found::Absent),
-                // That says nothing about the repository.
-                Err(End::Busy(_) | End::Ours | End::Cancelled) => None,
-                Err(End::Failed | End::Unsound | End::NotByOid | End::Sent) => Some(Found::Silent),
+                Ok(comparison) if comparison.missing == 0 => Some(MirrorStatus::Current(self.now.wall)),
+                Ok(comparison) => Some(MirrorStatus::Lacking(comparison)),
+                Err(FetchOutcome::Absent) => Some(MirrorStatus::Absent),
+                // These outcomes say nothing about the repository.
+                Err(FetchOutcome::Busy(_) | FetchOutcome::LocalError | FetchOutcome::Cancelled) => None,
+                Err(FetchOutcome::Failed | FetchOutcome::InvalidData | FetchOutcome::NotByOid | FetchOutcome::Sent) => {
+                    Some(MirrorStatus::NoAnswer)
+                }
             },
         );
     }
 
-    /// Notes what was found, and when to look again.
-    fn saw(&mut self, id: LookId, found: Option<Found>) {
-        let (now, pace) = (self.now, self.manners.looks);
-        let Some(look) = self.looks.all.get_mut(&id) else { return };
-        let moved = std::mem::take(&mut look.moved) && matches!(look.stage, Stage::Asking);
-        let since = match look.found {
-            Some((Found::Current(since), _)) if !look.stale => since,
+    /// Records a result and schedules the next check.
+    fn record_status(&mut self, id: MirrorId, status: Option<MirrorStatus>) {
+        let (now, schedule) = (self.now, self.config.mirror_checks);
+        let Some(mirror) = self.mirrors.all.get_mut(&id) else { return };
+        let is_changed = std::mem::take(&mut mirror.is_changed) && matches!(mirror.state, MirrorState::Checking);
+        let since = match mirror.status {
+            Some((MirrorStatus::Current(since), _)) if !mirror.is_stale => since,
             _ => now.wall,
         };
-        if let Some(found) = found {
-            let found = if let Found::Current(_) = found { Found::Current(since) } else { found };
-            (look.found, look.stale) = (Some((found, now.wall)), moved);
+        if let Some(status) = status {
+            let status = if let MirrorStatus::Current(_) = status { MirrorStatus::Current(since) } else { status };
+            (mirror.status, mirror.is_stale) = (Some((status, now.wall)), is_changed);
         }
-        let [.., daily] = pace.again;
-        let is_current = matches!(found, Some(Found::Current(_)));
-        let secs = match look.tries {
-            _ if moved => pace.first,
+        let [.., daily] = schedule.retry_secs;
+        let is_current = matches!(status, Some(MirrorStatus::Current(_)));
+        let secs = match mirror.tries {
+            _ if is_changed => schedule.after_change_secs,
             _ if is_current => daily,
-            tries => pace.again.get(tries).copied().unwrap_or(daily),
+            tries => schedule.retry_secs.get(tries).copied().unwrap_or(daily),
         };
-        look.tries = if moved || is_current { 0 } else { look.tries + 1 };
-        let at = now.mono.0.saturating_add(self.chance.about(secs * 1_000));
-        self.plan(id, Moment(at));
+        mirror.tries = if is_changed || is_current { 0 } else { mirror.tries + 1 };
+        let at = now.mono.0.saturating_add(self.rng.jitter(secs * 1_000));
+        self.schedule_check(id, MonoTime(at));
     }
 
-    /// What is known of the git servers of a repository.
+    /// Returns the mirrors of a repository.
     #[must_use]
-    pub fn looks(&self, site: &Site) -> Vec<LookView> {
-        let ids = self.looks.names.get(site.identifier()).into_iter().flatten();
-        let looks = ids.filter_map(|id| self.looks.all.get(id)).filter(|look| look.site == *site);
-        looks.map(|look| LookView { url: look.url.clone(), found: look.found, stale: look.stale }).collect()
+    pub fn mirrors(&self, repo_path: &RepoPath) -> Vec<MirrorView> {
+        let ids = self.mirrors.names.get(repo_path.identifier()).into_iter().flatten();
+        let mirrors = ids.filter_map(|id| self.mirrors.all.get(id)).filter(|mirror| mirror.repo_path == *repo_path);
+        mirrors
+            .map(|mirror| MirrorView { url: mirror.url.clone(), status: mirror.status, is_stale: mirror.is_stale })
+            .collect()
     }
 
-    /// How many places are looked at, and how many looks are under way.
+    /// Returns the number of mirrors and of running checks.
     #[must_use]
-    pub fn look_count(&self) -> (usize, usize) {
-        (self.looks.all.len(), self.looks.under_way.len())
+    pub fn mirror_count(&self) -> (usize, usize) {
+        (self.mirrors.all.len(), self.mirrors.running.len())
     }
 }

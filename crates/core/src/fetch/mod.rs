@@ -1,16 +1,20 @@
-//! The third machine: where to look for missing git data, and how much to ask of whom (002).
+//! The fetch state machine: where to fetch missing git data, and when.
 //!
-//! What is missing at one site is a *quarry*. It has *wants*, one for each event that waits, and *stops*, one for each URL
-//! that the events name. When its time has come a *round* begins: its stops wait for their hosts, the likely ones are
-//! asked first, one at a time; a second server is asked beside a slow one. A host has limits, a line of those who wait for
-//! it, and quiet times; quarries go on to other hosts meanwhile, and their places in the line are kept. When everything
-//! that could be asked was asked, the round is over, and the next follows later and later.
+//! Admission reports which git data held events need ([`io::WantedGitData`]). What is missing at one repository is a
+//! `FetchJob`. It has events, and *sources*: the URLs at which the data may be. When it is due, a *round* begins: its
+//! sources wait for their hosts, likely ones are asked first, one at a time, and a second one is asked if the first is
+//! slow. Each host has limits, a fair queue of waiting jobs, and quiet times after failures (`throttle`). A job
+//! continues with other hosts meanwhile and keeps its queue position. When every source that could be asked was asked,
+//! the round ends, and the next one follows after a growing backoff.
 //!
-//! *Looks* come after all that: whether other git servers have what is served here, for people to know.
+//! *Mirror checks* have the lowest priority: they compare the refs of other git servers with the served ones, for the
+//! status pages (`mirror_check`).
 //!
-//! Nothing is polled: everything that waits waits for an end, for an answer, or for a moment that [`alarm`] names.
+//! Nothing is polled: every wait is for the end of a request, for an answer, or for a time that [`alarm`] returns.
 //!
-//! [`alarm`]: Machine::alarm
+//! Driven by `graspd/fetch`, which does the IO. The design is described in `docs/design/fetch.md`.
+//!
+//! [`alarm`]: StateMachine::alarm
 
 mod completion;
 mod fair_queue;
@@ -36,256 +40,258 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use self::hosts::Hosts;
-use self::io::{FetchId, Form, Input, LookId, Output};
+use self::fault_injection::{Fault, is_injected};
+use self::hosts::HostTable;
+use self::io::{FetchId, FetchInput, FetchOutput, MirrorId, RequestForm};
+use self::job::FetchJob;
+use self::mirror_check::Mirrors;
+pub use self::mirror_check::{MirrorCheckSchedule, MirrorStatus, MirrorView};
+use self::network_limit::{Network, NetworkLimits};
 use self::origin::Origin;
-pub use self::view::{HostView, QuarryView, StopView, Tally, View};
-use super::fetch::fault_injection::{Flaw, makes};
-use super::fetch::job::Chase;
-use super::fetch::mirror_check::Looks;
-pub use super::fetch::mirror_check::{Found, LookView, Pace};
-use super::fetch::network_limit::{Network, Networks};
-use super::fetch::random::Chance;
-use super::fetch::reset_limiter::Resets;
-pub use super::fetch::source::Outcome;
-use super::fetch::source::StopId;
-pub use super::fetch::throttle::Quiet;
-use super::fetch::visit_history::Graves;
+use self::random::Rng;
+use self::reset_limiter::ResetLimiter;
+use self::source::SourceId;
+pub use self::source::SourceOutcome;
+pub use self::throttle::QuietReason;
+pub use self::view::{FetchStats, FetchView, HostView, JobView, SourceView};
+use self::visit_history::VisitHistory;
 use crate::limits;
-use crate::net::Reach;
+use crate::net::AddressPolicy;
 use crate::nostr::event::EventId;
-use crate::repo::{Identifier, Site};
-use crate::state_machine::Machine;
-use crate::time::{Moment, Now};
+use crate::repo::{Identifier, RepoPath};
+use crate::state_machine::StateMachine;
+use crate::time::{MonoTime, Now};
 
-/// How much may be asked of one host.
+/// Limits of requests to one host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Fetches at once.
+pub struct HostLimits {
+    /// Concurrent fetches.
     pub concurrent: u32,
     /// Fetches in any minute.
     pub per_minute: u32,
 }
 
-impl Default for Limits {
+impl Default for HostLimits {
     fn default() -> Self {
-        Self { concurrent: limits::HUNT_CONCURRENT, per_minute: limits::HUNT_PER_MINUTE }
+        Self { concurrent: limits::FETCH_CONCURRENT_PER_HOST, per_minute: limits::FETCH_PER_MINUTE_PER_HOST }
     }
 }
 
-/// How the hunt behaves.
+/// Configuration of the machine.
 #[derive(Clone, Debug)]
-pub struct Manners {
-    /// How far calls may go.
-    pub reach: Reach,
-    /// What may be asked of any host.
-    pub usual: Limits,
-    /// What may be asked of some, by their names without a port. A server's own word may lower it, not raise it.
-    pub overrides: BTreeMap<String, Limits>,
-    /// When servers are looked at.
-    pub looks: Pace,
-    /// Where chance begins.
+pub struct FetchConfig {
+    /// Which addresses may be dialled.
+    pub address_policy: AddressPolicy,
+    /// Limits of any host.
+    pub default_limits: HostLimits,
+    /// Limits that the operator set for single hosts, by name without port. A server may state lower limits, but not
+    /// higher ones.
+    pub host_limits: BTreeMap<String, HostLimits>,
+    /// When mirrors are checked.
+    pub mirror_checks: MirrorCheckSchedule,
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// Names a quarry for the life of the process.
+/// Identifies a fetch job within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct QuarryId(u64);
+struct JobId(u64);
 
-/// Names a host for the life of the process.
+/// Identifies a host within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct HostId(u64);
 
-/// Whose time comes.
+/// What an alarm is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timer {
     Host(HostId),
-    Quarry(QuarryId),
-    Look(LookId),
+    Job(JobId),
+    Mirror(MirrorId),
 }
 
-/// A fetch under way.
+/// A fetch that has begun and not ended.
 #[derive(Clone, Debug)]
-struct Flight {
-    quarry: QuarryId,
+struct RunningFetch {
+    job: JobId,
     host: HostId,
     networks: BTreeSet<Network>,
-    since: Moment,
-    form: Form,
+    since: MonoTime,
+    form: RequestForm,
     oids: Vec<String>,
     events: BTreeSet<EventId>,
     cancelled: bool,
 }
 
-/// A question where a server is, and for whom it was asked.
+/// A survey that has begun and not ended, and the requester that continues after it.
 #[derive(Clone, Copy, Debug)]
-struct Scout {
+struct RunningSurvey {
     host: HostId,
-    errand: Errand,
-    terms: bool,
+    requester: SurveyRequester,
+    with_nip11: bool,
 }
 
-/// For whom.
+/// What a survey was started for.
 #[derive(Clone, Copy, Debug)]
-enum Errand {
-    Stop(QuarryId, StopId),
-    Look(LookId),
+enum SurveyRequester {
+    Source(JobId, SourceId),
+    Mirror(MirrorId),
 }
 
-/// The machine.
-pub struct Hunter {
-    manners: Manners,
-    flaw: Option<Flaw>,
+/// The state machine.
+pub struct FetchMachine {
+    config: FetchConfig,
+    fault: Option<Fault>,
     now: Now,
-    names: BTreeMap<Identifier, BTreeMap<Site, QuarryId>>,
-    quarries: BTreeMap<QuarryId, Box<Chase>>,
-    graves: Graves,
-    hosts: Hosts,
-    networks: Networks,
-    resets: Resets,
-    flights: BTreeMap<FetchId, Flight>,
-    scouts: BTreeMap<Origin, Scout>,
-    looks: Looks,
-    /// Hosts that wait for one of the questions to be answered.
-    unseen: BTreeSet<HostId>,
-    /// Hosts that may be able to serve somebody, in turn.
-    eager: BTreeSet<(u64, HostId)>,
-    /// Quarries that something has happened to.
-    restless: BTreeSet<QuarryId>,
-    /// Of those, the ones whose round may be over.
-    ending: BTreeSet<QuarryId>,
-    alarms: BTreeSet<(Moment, Timer)>,
-    chance: Chance,
-    next: u64,
-    tally: Tally,
-    out: VecDeque<Output>,
+    jobs_by_name: BTreeMap<Identifier, BTreeMap<RepoPath, JobId>>,
+    jobs: BTreeMap<JobId, Box<FetchJob>>,
+    history: VisitHistory,
+    hosts: HostTable,
+    networks: NetworkLimits,
+    reset_limiter: ResetLimiter,
+    fetches: BTreeMap<FetchId, RunningFetch>,
+    surveys: BTreeMap<Origin, RunningSurvey>,
+    mirrors: Mirrors,
+    /// Hosts that wait until fewer surveys run.
+    waiting_for_survey: BTreeSet<HostId>,
+    /// Hosts that may be able to start a request, in order.
+    ready_hosts: BTreeSet<(u64, HostId)>,
+    /// Jobs whose state has changed and that must be updated.
+    runnable_jobs: BTreeSet<JobId>,
+    /// Jobs whose round may have ended.
+    ending_jobs: BTreeSet<JobId>,
+    alarms: BTreeSet<(MonoTime, Timer)>,
+    rng: Rng,
+    last_number: u64,
+    stats: FetchStats,
+    outputs: VecDeque<FetchOutput>,
 }
 
-impl Hunter {
-    /// A machine that hunts for nothing yet.
+impl FetchMachine {
+    /// Creates a machine without jobs.
     #[must_use]
-    pub fn new(manners: Manners) -> Self {
+    pub fn new(config: FetchConfig) -> Self {
         Self {
-            chance: Chance(manners.seed),
-            manners,
-            flaw: None,
+            rng: Rng(config.seed),
+            config,
+            fault: None,
             now: Now::default(),
-            names: BTreeMap::new(),
-            quarries: BTreeMap::new(),
-            graves: Graves::default(),
-            hosts: Hosts::default(),
-            networks: Networks::default(),
-            resets: Resets::default(),
-            flights: BTreeMap::new(),
-            scouts: BTreeMap::new(),
-            looks: Looks::default(),
-            unseen: BTreeSet::new(),
-            eager: BTreeSet::new(),
-            restless: BTreeSet::new(),
-            ending: BTreeSet::new(),
+            jobs_by_name: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            history: VisitHistory::default(),
+            hosts: HostTable::default(),
+            networks: NetworkLimits::default(),
+            reset_limiter: ResetLimiter::default(),
+            fetches: BTreeMap::new(),
+            surveys: BTreeMap::new(),
+            mirrors: Mirrors::default(),
+            waiting_for_survey: BTreeSet::new(),
+            ready_hosts: BTreeSet::new(),
+            runnable_jobs: BTreeSet::new(),
+            ending_jobs: BTreeSet::new(),
             alarms: BTreeSet::new(),
-            next: 0,
-            tally: Tally::default(),
-            out: VecDeque::new(),
+            last_number: 0,
+            stats: FetchStats::default(),
+            outputs: VecDeque::new(),
         }
     }
 
-    /// One that makes a deliberate mistake, for the simulator.
+    /// Creates a machine with an injected fault, for the simulator.
     #[doc(hidden)]
     #[must_use]
-    pub fn flawed(manners: Manners, flaw: Option<Flaw>) -> Self {
-        Self { flaw, ..Self::new(manners) }
+    pub fn with_fault(config: FetchConfig, fault: Option<Fault>) -> Self {
+        Self { fault, ..Self::new(config) }
     }
 
-    fn has(&self, flaw: Flaw) -> bool {
-        makes(self.flaw, flaw)
+    fn has_fault(&self, fault: Fault) -> bool {
+        is_injected(self.fault, fault)
     }
 
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    /// The operator does not want to wait.
-    fn hurry(&mut self, site: &Site) {
-        let id = self.names.get(site.identifier()).and_then(|sites| sites.get(site)).copied();
+    /// Starts a round of a job at once, on the operator's command.
+    fn fetch_now(&mut self, repo_path: &RepoPath) {
+        let id =
+            self.jobs_by_name.get(repo_path.identifier()).and_then(|repo_paths| repo_paths.get(repo_path)).copied();
         let Some(id) = id else { return };
-        if let Some(chase) = self.quarries.get_mut(&id) {
-            chase.hurry(self.now.mono);
-            self.restless.insert(id);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.fetch_now(self.now.mono);
+            self.runnable_jobs.insert(id);
         }
     }
 
-    /// The first bytes of a fetch have come.
-    fn answering(&mut self, id: FetchId) {
-        let Some(flight) = self.flights.get(&id) else { return };
-        if let Some(chase) = self.quarries.get_mut(&flight.quarry) {
-            chase.answering(id);
-            self.restless.insert(flight.quarry);
+    /// Records that the first bytes of a fetch have arrived.
+    fn handle_first_bytes(&mut self, id: FetchId) {
+        let Some(running) = self.fetches.get(&id) else { return };
+        if let Some(job) = self.jobs.get_mut(&running.job) {
+            job.record_first_bytes(id);
+            self.runnable_jobs.insert(running.job);
         }
     }
 
     /// Sets or clears an alarm.
-    fn ring(&mut self, timer: Timer, before: Option<Moment>, at: Option<Moment>) {
+    fn set_alarm(&mut self, timer: Timer, before: Option<MonoTime>, at: Option<MonoTime>) {
         if before != at {
             before.map(|before| self.alarms.remove(&(before, timer)));
             at.map(|at| self.alarms.insert((at, timer)));
         }
     }
 
-    /// Lets everything that can go on go on.
-    fn settle(&mut self) {
+    /// Runs everything that can make progress now.
+    fn run_ready(&mut self) {
         loop {
-            while let Some(id) = self.restless.pop_first() {
-                self.seat(id);
+            while let Some(id) = self.runnable_jobs.pop_first() {
+                self.update_job(id);
             }
-            if !self.serve() {
+            if !self.serve_hosts() {
                 break;
             }
         }
-        while let Some(id) = self.ending.pop_first() {
-            self.close(id);
+        while let Some(id) = self.ending_jobs.pop_first() {
+            self.end_round(id);
         }
     }
 }
 
-impl Machine for Hunter {
-    type Input = Input;
-    type Output = Output;
+impl StateMachine for FetchMachine {
+    type Input = FetchInput;
+    type Output = FetchOutput;
 
-    fn handle(&mut self, now: Now, input: Input) {
+    fn handle(&mut self, now: Now, input: FetchInput) {
         self.now = now;
         match input {
-            Input::Restored(row) => self.restore(&row),
-            Input::Wanted(name, quarries) => self.wanted(name, quarries),
-            Input::Surveyed(origin, survey) => self.surveyed(&origin, survey),
-            Input::Answering(id) => self.answering(id),
-            Input::Fetched(id, catch) => self.fetched(id, &catch),
-            Input::Hurry(site) => self.hurry(&site),
-            Input::Kept(name, repos) => self.kept(name, repos),
-            Input::Moved(site) => self.moved(&site),
-            Input::Looked(id, result) => self.looked(id, result),
+            FetchInput::HostRestored(row) => self.restore_host(&row),
+            FetchInput::Wanted(name, wanted) => self.handle_wanted(name, wanted),
+            FetchInput::Surveyed(origin, survey) => self.handle_surveyed(&origin, survey),
+            FetchInput::FirstBytes(id) => self.handle_first_bytes(id),
+            FetchInput::Fetched(id, result) => self.handle_fetched(id, &result),
+            FetchInput::FetchNow(repo_path) => self.fetch_now(&repo_path),
+            FetchInput::Served(name, repos) => self.handle_served(name, repos),
+            FetchInput::RefsChanged(repo_path) => self.handle_refs_changed(&repo_path),
+            FetchInput::MirrorChecked(id, result) => self.handle_mirror_checked(id, result),
         }
-        self.settle();
+        self.run_ready();
     }
 
-    fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+    fn poll(&mut self) -> Option<FetchOutput> {
+        self.outputs.pop_front()
     }
 
-    fn alarm(&self) -> Option<(Moment, &'static str)> {
+    fn alarm(&self) -> Option<(MonoTime, &'static str)> {
         let (at, timer) = self.alarms.first()?;
         let why = match timer {
-            Timer::Host(_) => "a host may be asked",
-            Timer::Quarry(_) => "a quarry is due",
-            Timer::Look(_) => "a look is due",
+            Timer::Host(_) => "host may be asked",
+            Timer::Job(_) => "fetch job is due",
+            Timer::Mirror(_) => "mirror check is due",
         };
         Some((*at, why))
     }
 
     fn wake(&mut self, now: Now) {
         self.now = now;
-        for _ in 0..limits::HUNT_SLICE {
+        for _ in 0..limits::FETCH_STEP_ENTRIES {
             let Some((_, timer)) = self.alarms.first().filter(|(at, _)| *at <= now.mono).copied() else { break };
             self.alarms.pop_first();
             match timer {
@@ -293,17 +299,17 @@ impl Machine for Hunter {
                     if let Some(host) = self.hosts.get_mut(id) {
                         host.alarm = None;
                     }
-                    self.rouse(id);
+                    self.mark_ready(id);
                 }
-                Timer::Quarry(id) => {
-                    if let Some(chase) = self.quarries.get_mut(&id) {
-                        chase.alarm = None;
+                Timer::Job(id) => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.alarm = None;
                     }
-                    self.restless.insert(id);
+                    self.runnable_jobs.insert(id);
                 }
-                Timer::Look(id) => self.look_due(id),
+                Timer::Mirror(id) => self.mirror_due(id),
             }
         }
-        self.settle();
+        self.run_ready();
     }
 }

@@ -1,35 +1,35 @@
-//! A git server, as its URLs name it.
+//! The origin of a git server.
 
 use std::fmt;
 
-use crate::net::{Host, Target};
+use crate::net::{OutboundHost, OutboundUrl};
 
 /// Scheme, host and port of a git server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Origin {
     tls: bool,
-    host: Host,
+    host: OutboundHost,
     port: u16,
 }
 
 impl Origin {
-    /// The server that a URL leads to.
+    /// Creates the origin of a URL.
     #[must_use]
-    pub fn of(target: &Target) -> Self {
+    pub fn from_url(target: &OutboundUrl) -> Self {
         Self { tls: target.is_tls(), host: target.host().clone(), port: target.port() }
     }
 
-    /// Who it is.
+    /// Returns the host.
     #[must_use]
-    pub fn host(&self) -> &Host {
+    pub fn host(&self) -> &OutboundHost {
         &self.host
     }
 
-    /// The host, and the port if it is not the usual one: whom limits are for.
+    /// Returns the host, and the port if it is not the default. Limits apply per authority.
     #[must_use]
     pub fn authority(&self) -> String {
-        let usual = if self.tls { 443 } else { 80 };
-        if self.port == usual { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
+        let default = if self.tls { 443 } else { 80 };
+        if self.port == default { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
     }
 }
 

@@ -1,10 +1,10 @@
-//! Numbers that look like chance and come from a seed.
+//! Deterministic random numbers from a seed (splitmix64).
 
 /// The generator.
 #[derive(Clone, Debug)]
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct Rng(pub(super) u64);
 
-impl Chance {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -13,18 +13,19 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// So much, give or take a fifth: many wait for the same host, and should not all come back in one breath.
-    pub(super) fn about(&mut self, millis: u64) -> u64 {
+    /// Returns `millis` plus or minus up to a fifth, so that jobs that wait for the same host do not all return at
+    /// once.
+    pub(super) fn jitter(&mut self, millis: u64) -> u64 {
         let fifth = millis / 5;
         millis - fifth + self.next() % (2 * fifth + 1)
     }
 
-    /// Less than so much, or nothing.
+    /// Returns a number below `millis`, or zero.
     pub(super) fn below(&mut self, millis: u64) -> u64 {
         self.next() % millis.max(1)
     }
 
-    /// So much, or up to a fifth more: for whoever has named a time.
+    /// Returns `millis` plus up to a fifth, for times that a server has stated.
     pub(super) fn at_least(&mut self, millis: u64) -> u64 {
         millis + self.next() % (millis / 5 + 1)
     }
@@ -35,12 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fifth_at_most() {
-        let mut chance = Chance(7);
-        let drawn: Vec<u64> = (0..1_000).map(|_| chance.about(1_000)).collect();
+    fn jitter_is_at_most_a_fifth() {
+        let mut rng = Rng(7);
+        let drawn: Vec<u64> = (0..1_000).map(|_| rng.jitter(1_000)).collect();
         assert!(drawn.iter().all(|millis| (800..=1_200).contains(millis)));
         assert!(drawn.iter().any(|millis| *millis < 850) && drawn.iter().any(|millis| *millis > 1_150));
-        assert!((0..1_000).all(|_| (1_000..=1_200).contains(&chance.at_least(1_000))));
-        assert_eq!((chance.about(0), chance.at_least(0)), (0, 0));
+        assert!((0..1_000).all(|_| (1_000..=1_200).contains(&rng.at_least(1_000))));
+        assert_eq!((rng.jitter(0), rng.at_least(0)), (0, 0));
     }
 }

@@ -1,303 +1,310 @@
-//! The rounds of a quarry: who is to be asked, and when again.
+//! The rounds of a job: which sources are asked, and when the next round begins.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::fault_injection::{Flaw, makes};
-use super::io::{FetchId, Output};
-use super::job::{Chase, Place, Want};
-use super::source::{Outcome, State, Stop, StopId};
-use super::throttle::Doom;
-use super::{Hunter, QuarryId, Timer};
+use super::fault_injection::{Fault, is_injected};
+use super::io::{FetchId, FetchOutput};
+use super::job::{FetchJob, JobEvent, QueueEntry};
+use super::source::{Source, SourceId, SourceOutcome, SourceState};
+use super::throttle::Unavailable;
+use super::{FetchMachine, JobId, Timer};
 use crate::limits;
 use crate::nostr::event::EventId;
-use crate::time::Moment;
+use crate::time::MonoTime;
 
-/// An event whose time comes so shortly after a round begins is part of it: a burst is one round.
+/// Events that become due this shortly after a round begins are part of it, so that a burst is one round.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The time of an event that has none yet.
-pub(super) const NEVER: Moment = Moment(u64::MAX);
+/// The due time of an event that has none yet.
+pub(super) const NEVER: MonoTime = MonoTime(u64::MAX);
 
-impl Chase {
-    /// Everything is looked for at once.
-    pub(super) fn hurry(&mut self, now: Moment) {
+impl FetchJob {
+    /// Schedules a round at once for all events.
+    pub(super) fn fetch_now(&mut self, now: MonoTime) {
         self.attempts = 0;
-        self.hold = now;
-        self.next = Some(now);
-        for want in &mut self.wants {
-            want.ripe = true;
+        self.paused_until = now;
+        self.scheduled_round = Some(now);
+        for event in &mut self.events {
+            event.is_due = true;
         }
-        // What sleeps is woken for once.
-        self.hurried = now;
+        // Wakes dormant events for one round.
+        self.woken_at = now;
     }
 
-    /// The first bytes of a fetch have come.
-    pub(super) fn answering(&mut self, fetch: FetchId) {
-        if let Some((_, stop)) = self.stop_of(fetch)
-            && let State::Fetching { answered, .. } = &mut stop.state
+    /// Records that the first bytes of a fetch have arrived.
+    pub(super) fn record_first_bytes(&mut self, fetch: FetchId) {
+        if let Some((_, source)) = self.source_of(fetch)
+            && let SourceState::Fetching { has_answered, .. } = &mut source.state
         {
-            *answered = true;
+            *has_answered = true;
         }
     }
 
-    /// When the earliest of the events comes whose time has not come yet.
-    fn ripens_at(&self) -> Option<Moment> {
-        self.wants.iter().filter(|want| !want.ripe).map(|want| want.due).min()
+    /// Returns when the next event becomes due.
+    fn next_due(&self) -> Option<MonoTime> {
+        self.events.iter().filter(|event| !event.is_due).map(|event| event.due).min()
     }
 
-    /// When the next round begins.
-    pub(super) fn next_round(&self) -> Option<Moment> {
-        self.next.into_iter().chain(self.ripens_at()).min()
+    /// Returns when the next round begins.
+    pub(super) fn next_round(&self) -> Option<MonoTime> {
+        self.scheduled_round.into_iter().chain(self.next_due()).min()
     }
 
-    /// When a round begins anyway that serves an event of this time: a little earlier, or later because its owner has
-    /// hurried us too often.
-    pub(super) fn round_for(&self, due: Moment) -> Option<Moment> {
-        let soon = |at: &Moment| *at <= due && at.plus(SLACK) >= due;
-        let planned = self.wants.iter().filter(|want| !want.ripe && want.due < NEVER);
-        let planned = planned.filter(|want| soon(&want.due) || (want.due > want.need.due && want.due >= due));
-        planned.map(|want| want.due).chain(self.next.filter(soon)).min()
+    /// Returns when a planned round begins that also serves an event due at `due`: slightly earlier, or later because
+    /// the owner has brought rounds forward too often.
+    pub(super) fn round_for(&self, due: MonoTime) -> Option<MonoTime> {
+        let soon = |at: &MonoTime| *at <= due && at.plus(SLACK) >= due;
+        let planned = self.events.iter().filter(|event| !event.is_due && event.due < NEVER);
+        let planned = planned.filter(|event| soon(&event.due) || (event.due > event.wanted.due && event.due >= due));
+        planned.map(|event| event.due).chain(self.scheduled_round.filter(soon)).min()
     }
 }
 
-impl Hunter {
-    /// Begins a round: everything that rests waits for its host.
-    fn begin(&mut self, chase: &mut Chase) {
+impl FetchMachine {
+    /// Begins a round: resting sources start to wait for their hosts.
+    fn begin_round(&mut self, job: &mut FetchJob) {
         let now = self.now.mono;
-        for want in &mut chase.wants {
-            if !want.ripe && want.due <= now.plus(SLACK) {
-                want.ripe = true;
-                // Whoever was too busy for others has not been too busy for it.
-                for (_, stop) in chase.stops.iter_mut().filter(|(id, _)| want.stops.contains(id)) {
-                    stop.busy = 0;
+        for event in &mut job.events {
+            if !event.is_due && event.due <= now.plus(SLACK) {
+                event.is_due = true;
+                // Busy answers to earlier events do not count for this one.
+                for (_, source) in job.sources.iter_mut().filter(|(id, _)| event.sources.contains(id)) {
+                    source.busy_answers = 0;
                 }
             }
-            if want.ripe && want.unmet.is_empty() && want.met_at.plus_secs(limits::HUNT_AGAIN_SECS) <= now {
-                // All of it came, and still somebody waits: it is looked for again, and need not be waited for.
-                want.unmet = want.need.oids.iter().cloned().collect();
-                want.unasked.clear();
+            if event.is_due
+                && event.missing.is_empty()
+                && event.last_received_at.plus_secs(limits::FETCH_SAME_URL_SECS) <= now
+            {
+                // All of its objects came, but the event is still held: they are asked for again, and its expiry does
+                // not wait for that.
+                event.missing = event.wanted.oids.iter().cloned().collect();
+                event.unasked.clear();
             }
         }
-        self.order(chase);
-        let flights = &self.flights;
-        let known = |id: &FetchId, event: &EventId| flights.get(id).is_some_and(|flight| flight.events.contains(event));
-        let (mut wait, mut again, mut barred) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, stop) in &chase.stops {
-            let open = || chase.wants.iter().filter(|want| want.is_open() && want.stops.contains(id));
-            match &stop.state {
-                State::Resting if open().next().is_some() => {
-                    match self.barred_until(chase, *id, stop).filter(|until| *until > now) {
-                        Some(_) => barred.push(*id),
+        self.sort_sources(job);
+        let running = &self.fetches;
+        let known =
+            |id: &FetchId, event: &EventId| running.get(id).is_some_and(|running| running.events.contains(event));
+        let (mut wait, mut again, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, source) in &job.sources {
+            let open = || job.events.iter().filter(|event| event.is_open() && event.sources.contains(id));
+            match &source.state {
+                SourceState::Resting if open().next().is_some() => {
+                    match self.blocked_until(job, *id, source).filter(|until| *until > now) {
+                        Some(_) => blocked.push(*id),
                         None => wait.push(*id),
                     }
                 }
-                State::Fetching { id: fetch, .. } if open().any(|want| !known(fetch, &want.need.event)) => {
+                SourceState::Fetching { id: fetch, .. } if open().any(|event| !known(fetch, &event.wanted.id)) => {
                     again.push(*id);
                 }
                 _ => {}
             }
         }
         for id in wait {
-            if let Some(stop) = chase.stops.get_mut(&id) {
-                stop.state = State::Waiting;
-                stop.busy = 0;
+            if let Some(source) = job.sources.get_mut(&id) {
+                source.state = SourceState::Waiting;
+                source.busy_answers = 0;
             }
         }
         for id in again {
-            if let Some(stop) = chase.stops.get_mut(&id) {
-                stop.again = true;
+            if let Some(source) = job.sources.get_mut(&id) {
+                source.has_new_events = true;
             }
         }
-        for id in barred {
-            for want in chase.wants.iter_mut().filter(|want| want.ripe) {
-                want.unasked.remove(&id);
+        for id in blocked {
+            for event in job.events.iter_mut().filter(|event| event.is_due) {
+                event.unasked.remove(&id);
             }
         }
-        (chase.open, chase.asked, chase.next) = (true, false, None);
-        let tried = chase.tried();
-        self.tell_tried(tried);
+        (job.is_round_open, job.has_asked, job.scheduled_round) = (true, false, None);
+        let tried = job.take_tried();
+        self.report_tried(tried);
     }
 
-    pub(super) fn tell_tried(&mut self, events: Vec<EventId>) {
+    pub(super) fn report_tried(&mut self, events: Vec<EventId>) {
         if !events.is_empty() {
-            self.out.push_back(Output::Tried(events));
+            self.outputs.push_back(FetchOutput::SourcesTried(events));
         }
     }
 
-    /// Whoever had no turn in the last round first, then other GRASP servers, then by luck, then as listed.
-    fn order(&self, chase: &mut Chase) {
-        let mut order: Vec<(bool, bool, Reverse<u32>, StopId)> = chase
-            .stops
+    /// Sorts the sources: those without a turn in the last round, then GRASP servers, then by hit rate, then as listed.
+    fn sort_sources(&self, job: &mut FetchJob) {
+        let mut order: Vec<(bool, bool, Reverse<u32>, SourceId)> = job
+            .sources
             .iter()
-            .map(|(id, stop)| {
-                let luck = self.hosts.get(stop.host).map_or(0, |host| host.luck());
-                (stop.state != State::Waiting, !stop.grasp, Reverse(luck), *id)
+            .map(|(id, source)| {
+                let hit_rate = self.hosts.get(source.host).map_or(0, |host| host.hit_rate());
+                (source.state != SourceState::Waiting, !source.is_grasp, Reverse(hit_rate), *id)
             })
             .collect();
         order.sort_unstable();
-        chase.order = order.into_iter().map(|(.., id)| id).collect();
+        job.order = order.into_iter().map(|(.., id)| id).collect();
     }
 
-    /// Looks at a quarry to which something has happened: whether its round begins, in whose lines it stands, and when it
-    /// is to be looked at again.
-    pub(super) fn seat(&mut self, id: QuarryId) {
-        let Some(mut chase) = self.quarries.remove(&id) else { return };
+    /// Updates a job after a change: begins a round if it is due, joins and leaves host queues, and sets the alarm.
+    pub(super) fn update_job(&mut self, id: JobId) {
+        let Some(mut job) = self.jobs.remove(&id) else { return };
         let now = self.now.mono;
-        if chase.next_round().is_some_and(|at| at <= now) {
-            self.begin(&mut chase);
+        if job.next_round().is_some_and(|at| at <= now) {
+            self.begin_round(&mut job);
         }
-        // What fell asleep while it waited waits for its hour.
-        let asleep = |(id, stop): &(&StopId, &Stop)| {
-            stop.state == State::Waiting && chase.barred_until(**id, stop).is_some_and(|until| until > now)
+        // Sources that only dormant events need any more wait for their next hour.
+        let is_blocked = |(id, source): &(&SourceId, &Source)| {
+            source.state == SourceState::Waiting && job.blocked_until(**id, source).is_some_and(|until| until > now)
         };
-        for stop in chase.stops.iter().filter(asleep).map(|(id, _)| *id).collect::<Vec<_>>() {
-            chase.stops.entry(stop).and_modify(|stop| stop.state = State::Resting);
+        for source in job.sources.iter().filter(is_blocked).map(|(id, _)| *id).collect::<Vec<_>>() {
+            job.sources.entry(source).and_modify(|source| source.state = SourceState::Resting);
         }
-        let willing = chase.willing_at();
-        let (mut hosts, mut waits, mut hopes) = (BTreeSet::new(), BTreeSet::new(), None::<Moment>);
-        let early = |at: Moment, before: Option<Moment>| Some(before.map_or(at, |before| before.min(at)));
-        for (stop_id, stop) in &chase.stops {
-            let Some(ready) = chase.ready_at(*stop_id, stop) else { continue };
-            waits.insert(stop.host);
-            let ready = if makes(self.flaw, Flaw::AgainAtOnce) { now } else { ready };
-            match willing.map(|willing| willing.max(ready)) {
-                Some(at) if at <= now => drop(hosts.insert(stop.host)),
-                Some(at) => hopes = early(at, hopes),
+        let start_at = job.next_start_at();
+        let (mut hosts, mut waits, mut retry_at) = (BTreeSet::new(), BTreeSet::new(), None::<MonoTime>);
+        let earlier = |at: MonoTime, before: Option<MonoTime>| Some(before.map_or(at, |before| before.min(at)));
+        for (source_id, source) in &job.sources {
+            let Some(ready) = job.ready_at(*source_id, source) else { continue };
+            waits.insert(source.host);
+            let ready = if is_injected(self.fault, Fault::ImmediateRetry) { now } else { ready };
+            match start_at.map(|start_at| start_at.max(ready)) {
+                Some(at) if at <= now => drop(hosts.insert(source.host)),
+                Some(at) => retry_at = earlier(at, retry_at),
                 None => {}
             }
         }
-        self.sit(id, &mut chase, &hosts, &waits);
-        let idle = chase.active().next().is_none();
-        if chase.open && idle && (chase.asked || waits.is_empty()) {
-            self.ending.insert(id);
-        } else if !chase.open && chase.next.is_none() {
-            chase.next = self.again_at(&chase);
+        self.update_queues(id, &mut job, &hosts, &waits);
+        let idle = job.active().next().is_none();
+        if job.is_round_open && idle && (job.has_asked || waits.is_empty()) {
+            self.ending_jobs.insert(id);
+        } else if !job.is_round_open && job.scheduled_round.is_none() {
+            job.scheduled_round = self.next_round_at(&job);
         }
-        let at = chase.next_round().into_iter().chain(hopes).min();
-        self.ring(Timer::Quarry(id), chase.alarm, at);
-        chase.alarm = at;
-        self.quarries.insert(id, chase);
+        let at = job.next_round().into_iter().chain(retry_at).min();
+        self.set_alarm(Timer::Job(id), job.alarm, at);
+        job.alarm = at;
+        self.jobs.insert(id, job);
     }
 
-    /// Stands in the lines of these hosts and of no others. The places in the lines of those for which it waits are kept.
-    fn sit(
+    /// Queues the job at `hosts` and nowhere else. Positions at the hosts in `waits` are kept.
+    fn update_queues(
         &mut self,
-        id: QuarryId,
-        chase: &mut Chase,
+        id: JobId,
+        job: &mut FetchJob,
         hosts: &BTreeSet<super::HostId>,
         waits: &BTreeSet<super::HostId>,
     ) {
-        let rank = chase.rank();
-        let owner = chase.owner();
+        let priority = job.priority();
+        let owner = job.owner();
         let mut left = Vec::new();
-        chase.places.retain(|host_id, place| {
+        job.queue_entries.retain(|host_id, entry| {
             let Some(host) = self.hosts.get_mut(*host_id) else { return false };
-            let keep = waits.contains(host_id) && place.seat.rank == rank;
-            if place.taken && !(keep && hosts.contains(host_id)) {
-                host.line.leave(place.seat, id);
-                place.taken = false;
+            let keep = waits.contains(host_id) && entry.position.priority == priority;
+            if entry.is_queued && !(keep && hosts.contains(host_id)) {
+                host.queue.leave(entry.position, id);
+                entry.is_queued = false;
                 left.push(*host_id);
             }
             keep
         });
-        left.into_iter().for_each(|host| self.make_way(host));
+        left.into_iter().for_each(|host| self.serve_mirrors_if_idle(host));
         for host_id in hosts {
             let Some(host) = self.hosts.get_mut(*host_id) else { continue };
-            let place = chase
-                .places
+            let entry = job
+                .queue_entries
                 .entry(*host_id)
-                .or_insert_with(|| Place { seat: host.line.seat(rank, owner), taken: false });
-            if !place.taken {
-                place.taken = true;
-                host.line.join(place.seat, id);
+                .or_insert_with(|| QueueEntry { position: host.queue.new_position(priority, owner), is_queued: false });
+            if !entry.is_queued {
+                entry.is_queued = true;
+                host.queue.join(entry.position, id);
             }
-            self.rouse(*host_id);
+            self.mark_ready(*host_id);
         }
     }
 
-    /// A round is over, as far as anybody can be asked now.
-    pub(super) fn close(&mut self, id: QuarryId) {
-        let Some(mut chase) = self.quarries.remove(&id) else { return };
-        if chase.open && chase.active().next().is_none() {
-            chase.open = false;
-            if std::mem::take(&mut chase.asked) {
-                chase.attempts = chase.attempts.saturating_add(1);
-                self.tally.rounds += 1;
+    /// Ends a round if no source is being asked.
+    pub(super) fn end_round(&mut self, id: JobId) {
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        if job.is_round_open && job.active().next().is_none() {
+            job.is_round_open = false;
+            if std::mem::take(&mut job.has_asked) {
+                job.attempts = job.attempts.saturating_add(1);
+                self.stats.rounds += 1;
             }
-            chase.next = chase.next.into_iter().chain(self.again_at(&chase)).min();
-            let alarm = chase.alarm.into_iter().chain(chase.next).min();
-            self.ring(Timer::Quarry(id), chase.alarm, alarm);
-            chase.alarm = alarm;
+            job.scheduled_round = job.scheduled_round.into_iter().chain(self.next_round_at(&job)).min();
+            let alarm = job.alarm.into_iter().chain(job.scheduled_round).min();
+            self.set_alarm(Timer::Job(id), job.alarm, alarm);
+            job.alarm = alarm;
         }
-        self.quarries.insert(id, chase);
+        self.jobs.insert(id, job);
     }
 
-    /// When the next round begins. Never if nobody rests: who waits is served in time.
-    fn again_at(&self, chase: &Chase) -> Option<Moment> {
+    /// Returns when the next round begins, or `None` if no source rests: waiting sources are asked without a new round.
+    fn next_round_at(&self, job: &FetchJob) -> Option<MonoTime> {
         let now = self.now.mono;
-        let at = now.plus_secs(chase.backoff_secs());
-        let resting = chase.stops.iter().filter(|(id, stop)| stop.state == State::Resting && chase.is_useful(**id));
-        // Nothing is gained by a round in which nobody may be asked.
-        let free = resting.map(|(id, stop)| self.barred_until(chase, *id, stop).unwrap_or(now)).min();
-        let met = chase.wants.iter().any(|want| want.ripe) && !chase.wants.iter().any(Want::is_open);
+        let at = now.plus_secs(job.backoff_secs());
+        let resting =
+            job.sources.iter().filter(|(id, source)| source.state == SourceState::Resting && job.is_useful(**id));
+        // A round in which no source may be asked would be useless.
+        let free = resting.map(|(id, source)| self.blocked_until(job, *id, source).unwrap_or(now)).min();
+        let is_complete = job.events.iter().any(|event| event.is_due) && !job.events.iter().any(JobEvent::is_open);
         match free {
             Some(free) => Some(at.max(free)),
-            None => (met && !chase.stops.is_empty()).then_some(at),
+            None => (is_complete && !job.sources.is_empty()).then_some(at),
         }
     }
 
-    /// Until when a place rests, because of what it did or because its host wants none.
-    fn barred_until(&self, chase: &Chase, id: StopId, stop: &Stop) -> Option<Moment> {
-        let host = self.hosts.get(stop.host);
-        let never = host.and_then(|host| host.never_until(host.limits(self.flaw)));
-        chase.barred_until(id, stop).max(never)
+    /// Returns until when a source must not be asked, because of its results or because its host wants no requests.
+    fn blocked_until(&self, job: &FetchJob, id: SourceId, source: &Source) -> Option<MonoTime> {
+        let host = self.hosts.get(source.host);
+        let refused = host.and_then(|host| host.refused_until(host.limits(self.fault)));
+        job.blocked_until(id, source).max(refused)
     }
 
-    /// Whoever waits for a host at which nobody can be asked goes on without it. Not those who come later.
-    pub(super) fn flush(&mut self, id: super::HostId) {
-        for _ in 0..limits::HUNT_SLICE {
+    /// Lets all jobs that wait for an unavailable host continue without it. Jobs that join later are not affected.
+    pub(super) fn skip_waiting(&mut self, id: super::HostId) {
+        for _ in 0..limits::FETCH_STEP_ENTRIES {
             let Some(host) = self.hosts.get_mut(id) else { return };
-            let Some(doom) = host.doom else { return };
-            if host.line.first().is_none() {
-                host.doom = None;
+            let Some(unavailable) = host.unavailable else { return };
+            if host.queue.first().is_none() {
+                host.unavailable = None;
                 return;
             }
-            self.dismiss(id, doom);
+            self.skip_first(id, unavailable);
         }
     }
 
-    /// Nobody can be asked at a host for now: whoever stands first in its line goes on without it.
-    pub(super) fn dismiss(&mut self, host_id: super::HostId, doom: Doom) {
-        let Some(id) = self.hosts.get(host_id).and_then(|host| host.line.first()) else { return };
-        let Some(mut chase) = self.quarries.remove(&id) else { return };
-        let there = chase.stops.iter().filter(|(_, stop)| stop.host == host_id && stop.state == State::Waiting);
-        for stop in there.map(|(stop, _)| *stop).collect::<Vec<_>>() {
-            self.pass(&mut chase, stop, doom);
+    /// Lets the first job in the queue of an unavailable host continue without it.
+    pub(super) fn skip_first(&mut self, host_id: super::HostId, unavailable: Unavailable) {
+        let Some(id) = self.hosts.get(host_id).and_then(|host| host.queue.first()) else { return };
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let there =
+            job.sources.iter().filter(|(_, source)| source.host == host_id && source.state == SourceState::Waiting);
+        for source in there.map(|(source, _)| *source).collect::<Vec<_>>() {
+            self.skip_source(&mut job, source, unavailable);
         }
-        self.quarries.insert(id, chase);
-        self.seat(id);
+        self.jobs.insert(id, job);
+        self.update_job(id);
     }
 
-    /// A place counts as asked, because its host is what it is.
-    pub(super) fn pass(&mut self, chase: &mut Chase, id: StopId, doom: Doom) {
-        let site = chase.site.clone();
-        if let Some(stop) = chase.stops.get_mut(&id) {
-            stop.state = State::Resting;
-            stop.visit.outcome = Some(match doom {
-                Doom::Down => Outcome::Failed,
-                Doom::Nowhere => Outcome::Nowhere,
-                Doom::Forbidden(_) => Outcome::Forbidden,
-                Doom::Never => Outcome::Never,
+    /// Counts a source as asked because its host is unavailable.
+    pub(super) fn skip_source(&mut self, job: &mut FetchJob, id: SourceId, unavailable: Unavailable) {
+        let repo_path = job.repo_path.clone();
+        if let Some(source) = job.sources.get_mut(&id) {
+            source.state = SourceState::Resting;
+            source.visit.outcome = Some(match unavailable {
+                Unavailable::Down => SourceOutcome::Failed,
+                Unavailable::NoAddress => SourceOutcome::NoAddress,
+                Unavailable::Forbidden(_) => SourceOutcome::Forbidden,
+                Unavailable::RequestsRefused => SourceOutcome::RequestsRefused,
             });
-            if let Doom::Forbidden(why) = doom {
-                self.shun(&site, stop, why);
+            if let Unavailable::Forbidden(why) = unavailable {
+                self.report_forbidden(&repo_path, source, why);
             }
         }
-        chase.asked = true;
-        let ripe: BTreeSet<EventId> = chase.wants.iter().filter(|want| want.ripe).map(|want| want.need.event).collect();
-        let tried = chase.note_asked(id, |event| ripe.contains(event));
-        self.tell_tried(tried);
+        job.has_asked = true;
+        let is_due: BTreeSet<EventId> =
+            job.events.iter().filter(|event| event.is_due).map(|event| event.wanted.id).collect();
+        let tried = job.record_asked(id, |event| is_due.contains(event));
+        self.report_tried(tried);
     }
 }

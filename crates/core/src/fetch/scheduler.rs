@@ -1,223 +1,245 @@
-//! Whose turn it is: hosts serve those who wait for them.
+//! Starts requests: decides which host and which job are next.
 
-use super::fault_injection::{Flaw, makes};
-use super::io::{Fetch, FetchId, Output};
-use super::job::Chase;
-use super::network_limit::Room;
-use super::source::{State, StopId};
-use super::throttle::{Doom, Gate};
-use super::{Errand, Flight, HostId, Hunter, QuarryId, Scout, Timer};
+use super::fault_injection::{Fault, is_injected};
+use super::io::{FetchId, FetchOutput, FetchRequest};
+use super::job::FetchJob;
+use super::network_limit::NetworkCapacity;
+use super::source::{SourceId, SourceState};
+use super::throttle::{HostCapacity, Unavailable};
+use super::{FetchMachine, HostId, JobId, RunningFetch, RunningSurvey, SurveyRequester, Timer};
 use crate::limits;
-use crate::time::Moment;
+use crate::time::MonoTime;
 
-/// Whether somebody could be asked.
+/// Whether a request was started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Start {
-    /// Yes.
-    Begun,
-    /// Not before, or not before something ends.
-    NotNow(Option<Moment>),
+enum StartResult {
+    /// A fetch or a survey was started.
+    Started,
+    /// Not before this time, or, if it is `None`, not before another request ends.
+    NotNow(Option<MonoTime>),
 }
 
-impl Hunter {
-    /// A host may be able to serve somebody.
-    pub(super) fn rouse(&mut self, id: HostId) {
-        self.next += 1;
-        let tick = self.next;
+impl FetchMachine {
+    /// Marks a host as possibly able to start a request.
+    pub(super) fn mark_ready(&mut self, id: HostId) {
+        self.last_number += 1;
+        let tick = self.last_number;
         if let Some(host) = self.hosts.get_mut(id)
-            && host.eager.is_none()
+            && host.ready_ticket.is_none()
         {
-            host.eager = Some(tick);
-            self.eager.insert((tick, id));
+            host.ready_ticket = Some(tick);
+            self.ready_hosts.insert((tick, id));
         }
     }
 
-    /// Lets hosts serve those who wait, each host in turn. Whether anybody was served.
-    pub(super) fn serve(&mut self) -> bool {
+    /// Starts requests at the ready hosts, each in turn. Returns whether one was started.
+    pub(super) fn serve_hosts(&mut self) -> bool {
         let (mut served, mut work) = (false, 0);
-        while let Some((_, id)) = self.eager.first().copied() {
-            if self.flights.len() >= limits::HUNT_FETCHES {
+        while let Some((_, id)) = self.ready_hosts.first().copied() {
+            if self.fetches.len() >= limits::MAX_CONCURRENT_FETCHES {
                 break;
             }
-            self.eager.pop_first();
+            self.ready_hosts.pop_first();
             if let Some(host) = self.hosts.get_mut(id) {
-                host.eager = None;
+                host.ready_ticket = None;
             }
-            // What is left is done in the next step, which follows at once.
+            // The rest is done in the next step, which follows at once.
             work += 1;
-            if work > 4 * limits::HUNT_SLICE {
-                self.remind(id, Some(self.now.mono));
+            if work > 4 * limits::FETCH_STEP_ENTRIES {
+                self.set_host_alarm(id, Some(self.now.mono));
                 continue;
             }
-            if self.serve_one(id) {
+            if self.serve_host(id) {
                 served = true;
-                self.rouse(id);
+                self.mark_ready(id);
             }
         }
         served
     }
 
-    /// Sets the time at which a host is looked at again.
-    fn remind(&mut self, id: HostId, at: Option<Moment>) {
+    /// Sets the alarm of a host.
+    fn set_host_alarm(&mut self, id: HostId, at: Option<MonoTime>) {
         let Some(host) = self.hosts.get_mut(id) else { return };
         let before = std::mem::replace(&mut host.alarm, at);
-        self.ring(Timer::Host(id), before, at);
+        self.set_alarm(Timer::Host(id), before, at);
     }
 
-    /// Serves the first in a host's line. Whether that was possible.
-    fn serve_one(&mut self, id: HostId) -> bool {
-        let flaw = self.flaw;
+    /// Serves the first job in the queue of a host, or a mirror check if no job waits. Returns whether that was
+    /// possible.
+    fn serve_host(&mut self, id: HostId) -> bool {
+        let fault = self.fault;
         let Some(host) = self.hosts.get_mut(id) else { return false };
-        let Some(first) = host.line.first() else {
-            // Those who are busy elsewhere at the moment may be luckier when they come.
-            host.doom = None;
-            let look = self.serve_look(id);
-            self.remind(id, look.err().flatten());
-            return look.is_ok();
+        let Some(first) = host.queue.first() else {
+            // Jobs that are busy elsewhere now may find the host available later.
+            host.unavailable = None;
+            let started = self.serve_mirror(id);
+            self.set_host_alarm(id, started.err().flatten());
+            return started.is_ok();
         };
-        if let Some(doom) = host.doom {
-            self.dismiss(id, doom);
+        if let Some(unavailable) = host.unavailable {
+            self.skip_first(id, unavailable);
             return true;
         }
-        let until = match host.gate(self.now.mono, host.limits(flaw)) {
-            Gate::Never => {
-                host.doom = Some(Doom::Never);
+        let until = match host.capacity(self.now.mono, host.limits(fault)) {
+            HostCapacity::Refused => {
+                host.unavailable = Some(Unavailable::RequestsRefused);
                 return true;
             }
-            Gate::Open(_) => match self.advance(first, id) {
-                Start::Begun => return true,
-                Start::NotNow(until) => until,
+            HostCapacity::Free(_) => match self.start_best_source(first, id) {
+                StartResult::Started => return true,
+                StartResult::NotNow(until) => until,
             },
-            Gate::Until(until) => Some(until),
-            Gate::Full => None,
+            HostCapacity::Until(until) => Some(until),
+            HostCapacity::Full => None,
         };
-        self.remind(id, until);
+        self.set_host_alarm(id, until);
         false
     }
 
-    /// It is a quarry's turn at a host: it asks whom it likes best, if that host has room for everybody in its line or it
-    /// is first there, too.
-    fn advance(&mut self, id: QuarryId, turn: HostId) -> Start {
-        let Some(mut chase) = self.quarries.remove(&id) else { return Start::NotNow(None) };
+    /// Starts the preferred source of a job whose turn it is at `turn`. A source at another host is used if that host
+    /// has capacity for its whole queue, or the job is first there too.
+    fn start_best_source(&mut self, id: JobId, turn: HostId) -> StartResult {
+        let Some(mut job) = self.jobs.remove(&id) else { return StartResult::NotNow(None) };
         let now = self.now.mono;
-        let mut start = Start::NotNow(None);
-        for stop_id in chase.order.clone() {
-            let Some(stop) = chase.stops.get(&stop_id) else { continue };
-            let ready = chase.ready_at(stop_id, stop).is_some_and(|at| at <= now || self.has(Flaw::AgainAtOnce));
-            if !ready || !self.has_room(id, stop.host, turn) {
+        let mut start = StartResult::NotNow(None);
+        for source_id in job.order.clone() {
+            let Some(source) = job.sources.get(&source_id) else { continue };
+            let ready =
+                job.ready_at(source_id, source).is_some_and(|at| at <= now || self.has_fault(Fault::ImmediateRetry));
+            if !ready || !self.has_capacity(id, source.host, turn) {
                 continue;
             }
-            let here = stop.host == turn;
-            match self.start(id, &mut chase, stop_id) {
-                Start::Begun => {
-                    start = Start::Begun;
+            let here = source.host == turn;
+            match self.start_source(id, &mut job, source_id) {
+                StartResult::Started => {
+                    start = StartResult::Started;
                     break;
                 }
                 not_now if here => start = not_now,
-                Start::NotNow(_) => {}
+                StartResult::NotNow(_) => {}
             }
         }
-        self.quarries.insert(id, chase);
-        if start == Start::Begun {
-            self.seat(id);
+        self.jobs.insert(id, job);
+        if start == StartResult::Started {
+            self.update_job(id);
         }
         start
     }
 
-    fn has_room(&mut self, id: QuarryId, host: HostId, turn: HostId) -> bool {
-        let (now, flaw) = (self.now.mono, self.flaw);
+    fn has_capacity(&mut self, id: JobId, host: HostId, turn: HostId) -> bool {
+        let (now, fault) = (self.now.mono, self.fault);
         let Some(host) = self.hosts.get_mut(host).filter(|_| host != turn) else { return true };
-        let Gate::Open(hands) = host.gate(now, host.limits(flaw)) else { return false };
-        host.doom.is_none() && (host.line.first() == Some(id) || hands >= host.line.len())
+        let HostCapacity::Free(free) = host.capacity(now, host.limits(fault)) else { return false };
+        host.unavailable.is_none() && (host.queue.first() == Some(id) || free >= host.queue.len())
     }
 
-    /// Asks at a place, or finds out first where it is.
-    fn start(&mut self, id: QuarryId, chase: &mut Chase, stop_id: StopId) -> Start {
+    /// Starts a fetch from a source, or the survey that must come before it.
+    fn start_source(&mut self, id: JobId, job: &mut FetchJob, source_id: SourceId) -> StartResult {
         let now = self.now.mono;
-        let Some(stop) = chase.stops.get_mut(&stop_id) else { return Start::NotNow(None) };
-        let (host_id, origin) = (stop.host, stop.origin.clone());
-        if self.scouts.contains_key(&origin) {
-            return Start::NotNow(None);
+        let Some(source) = job.sources.get_mut(&source_id) else { return StartResult::NotNow(None) };
+        let (host_id, origin) = (source.host, source.origin.clone());
+        if self.surveys.contains_key(&origin) {
+            return StartResult::NotNow(None);
         }
-        let Some(host) = self.hosts.get_mut(host_id) else { return Start::NotNow(None) };
-        if let Some(terms) = host.is_stale(now, &origin, stop.grasp) {
-            if self.scouts.len() >= limits::HUNT_SURVEYS {
-                self.unseen.insert(host_id);
-                return Start::NotNow(None);
+        let Some(host) = self.hosts.get_mut(host_id) else { return StartResult::NotNow(None) };
+        if let Some(with_nip11) = host.needs_survey(now, &origin, source.is_grasp) {
+            if self.surveys.len() >= limits::MAX_CONCURRENT_SURVEYS {
+                self.waiting_for_survey.insert(host_id);
+                return StartResult::NotNow(None);
             }
-            stop.state = State::Surveying(now);
-            let errand = Errand::Stop(id, stop_id);
-            self.scouts.insert(origin.clone(), Scout { host: host_id, errand, terms });
-            self.out.push_back(Output::Survey { origin, terms });
-            return Start::Begun;
+            source.state = SourceState::Surveying(now);
+            let requester = SurveyRequester::Source(id, source_id);
+            self.surveys.insert(origin.clone(), RunningSurvey { host: host_id, requester, with_nip11 });
+            self.outputs.push_back(FetchOutput::Survey { origin, with_nip11 });
+            return StartResult::Started;
         }
-        self.launch(id, chase, stop_id)
+        self.start_fetch(id, job, source_id)
     }
 
-    /// Asks at a place of which it is known where it is.
-    fn launch(&mut self, id: QuarryId, chase: &mut Chase, stop_id: StopId) -> Start {
-        let (now, flaw) = (self.now, self.flaw);
-        let Some(stop) = chase.stops.get(&stop_id) else { return Start::NotNow(None) };
-        let (host_id, form) = (stop.host, stop.form());
-        let Some(host) = self.hosts.get_mut(host_id) else { return Start::NotNow(None) };
-        let networks = host.sights.get(&stop.origin).map(|sight| sight.networks.clone()).unwrap_or_default();
-        let own = host.limits(flaw);
-        if !makes(flaw, Flaw::NetworkIgnored) {
-            let at = match self.networks.room(now.mono, host_id, &networks, own) {
-                Room::Free => None,
-                Room::Until(at) => Some(Some(at)),
-                Room::Full => Some(None),
+    /// Starts a fetch from a source whose host is surveyed.
+    fn start_fetch(&mut self, id: JobId, job: &mut FetchJob, source_id: SourceId) -> StartResult {
+        let (now, fault) = (self.now, self.fault);
+        let Some(source) = job.sources.get(&source_id) else { return StartResult::NotNow(None) };
+        let (host_id, form) = (source.host, source.form());
+        let Some(host) = self.hosts.get_mut(host_id) else { return StartResult::NotNow(None) };
+        let networks = host.surveys.get(&source.origin).map(|record| record.networks.clone()).unwrap_or_default();
+        let own = host.limits(fault);
+        if !is_injected(fault, Fault::NetworkIgnored) {
+            let at = match self.networks.capacity(now.mono, host_id, &networks, own) {
+                NetworkCapacity::Free => None,
+                NetworkCapacity::Until(at) => Some(Some(at)),
+                NetworkCapacity::Full => Some(None),
             };
             if let Some(at) = at {
-                let until = at.unwrap_or(now.mono).plus_secs(limits::LOOK_CALL_SECS);
+                let until = at.unwrap_or(now.mono).plus_secs(limits::MIRROR_CHECK_TIMEOUT_SECS);
                 self.networks.reserve(&networks, until);
-                return Start::NotNow(at);
+                return StartResult::NotNow(at);
             }
         }
-        let (oids, events) = chase.sought(stop_id, form);
-        let row = host.begin(now, own);
-        if let Some(place) = chase.places.remove(&host_id) {
-            host.line.serve(place.seat, id);
+        let (oids, events) = job.wanted_from(source_id, form);
+        let row = host.begin_request(now, own);
+        if let Some(entry) = job.queue_entries.remove(&host_id) {
+            host.queue.mark_served(entry.position, id);
         }
         self.networks.begin(now.mono, &networks);
-        self.tally.fetches += 1;
-        let fetch = FetchId(self.number());
-        let Some(stop) = chase.stops.get_mut(&stop_id) else { return Start::NotNow(None) };
-        stop.state = State::Fetching { id: fetch, since: now.mono, answered: false };
-        stop.again = false;
-        stop.visit.ask(now.mono, form);
-        chase.asked = true;
-        let target = stop.target.clone();
+        self.stats.fetches += 1;
+        let fetch = FetchId(self.next_number());
+        let Some(source) = job.sources.get_mut(&source_id) else { return StartResult::NotNow(None) };
+        source.state = SourceState::Fetching { id: fetch, since: now.mono, has_answered: false };
+        source.has_new_events = false;
+        source.visit.record_request(now.mono, form);
+        job.has_asked = true;
+        let target = source.target.clone();
         let named = events.iter().map(|(event, _)| *event).collect();
         let (since, cancelled) = (now.mono, false);
-        let flight =
-            Flight { quarry: id, host: host_id, networks, since, form, oids: oids.clone(), events: named, cancelled };
-        self.flights.insert(fetch, flight);
-        self.out.extend(row.map(Output::Remember));
-        self.out.push_back(Output::Fetch(Fetch { id: fetch, site: chase.site.clone(), target, form, oids, events }));
-        Start::Begun
+        let running = RunningFetch {
+            job: id,
+            host: host_id,
+            networks,
+            since,
+            form,
+            oids: oids.clone(),
+            events: named,
+            cancelled,
+        };
+        self.fetches.insert(fetch, running);
+        self.outputs.extend(row.map(FetchOutput::SaveHost));
+        self.outputs.push_back(FetchOutput::Fetch(FetchRequest {
+            id: fetch,
+            repo_path: job.repo_path.clone(),
+            target,
+            form,
+            oids,
+            events,
+        }));
+        StartResult::Started
     }
 
-    /// It is known where a place is: whoever wanted to know asks there, if it still may.
-    pub(super) fn resume(&mut self, id: QuarryId, stop_id: StopId) {
-        let (now, flaw) = (self.now.mono, self.flaw);
-        let Some(mut chase) = self.quarries.remove(&id) else { return };
-        let asleep = |stop| chase.barred_until(stop_id, stop).is_some_and(|until| until > now);
-        let mut asleep = chase.stops.get(&stop_id).is_some_and(asleep);
-        if let Some(stop) = chase.stops.get_mut(&stop_id) {
-            stop.state = State::Waiting;
+    /// Continues after a survey: starts the fetch if that is still possible.
+    pub(super) fn resume_after_survey(&mut self, id: JobId, source_id: SourceId) {
+        let (now, fault) = (self.now.mono, self.fault);
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let is_blocked = |source| job.blocked_until(source_id, source).is_some_and(|until| until > now);
+        let mut must_wait = job.sources.get(&source_id).is_some_and(is_blocked);
+        if let Some(source) = job.sources.get_mut(&source_id) {
+            source.state = SourceState::Waiting;
         }
-        // Somebody else who was asked meanwhile may be quick.
-        asleep |= chase.willing_at().is_none_or(|at| at > now);
-        if let Some(stop) = chase.stops.get(&stop_id) {
-            let host = self.hosts.get_mut(stop.host);
-            let open = host.is_some_and(|host| matches!(host.gate(now, host.limits(flaw)), Gate::Open(_)));
-            let again = stop.visit.again_at(stop.form()) <= now;
-            if open && again && !asleep && chase.is_useful(stop_id) && self.flights.len() < limits::HUNT_FETCHES {
-                self.launch(id, &mut chase, stop_id);
+        // Another source that was asked meanwhile may be fast.
+        must_wait |= job.next_start_at().is_none_or(|at| at > now);
+        if let Some(source) = job.sources.get(&source_id) {
+            let host = self.hosts.get_mut(source.host);
+            let open = host.is_some_and(|host| matches!(host.capacity(now, host.limits(fault)), HostCapacity::Free(_)));
+            let again = source.visit.next_request_at(source.form()) <= now;
+            if open
+                && again
+                && !must_wait
+                && job.is_useful(source_id)
+                && self.fetches.len() < limits::MAX_CONCURRENT_FETCHES
+            {
+                self.start_fetch(id, &mut job, source_id);
             }
         }
-        self.quarries.insert(id, chase);
-        self.restless.insert(id);
+        self.jobs.insert(id, job);
+        self.runnable_jobs.insert(id);
     }
 }

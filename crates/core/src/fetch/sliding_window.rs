@@ -1,37 +1,37 @@
-//! What was asked within the last minute.
+//! A sliding window over the requests of the last minute.
 
 use std::collections::VecDeque;
 
-use crate::time::{Moment, Now, Timestamp};
+use crate::time::{MonoTime, Now, Timestamp};
 
-/// A minute.
-const MILLIS: u64 = 60_000;
+/// Length of the window.
+const WINDOW_MILLIS: u64 = 60_000;
 
-/// Requests of the last minute, as the moments at which each stops counting, the earliest first. So they can be of a time
-/// before the process began.
+/// The requests of the last minute, each as the time at which it stops counting, the earliest first. This form can also
+/// represent requests made before the process began.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window(VecDeque<Moment>);
+pub(super) struct SlidingWindow(VecDeque<MonoTime>);
 
-impl Window {
-    /// Forgets what is over.
-    pub(super) fn prune(&mut self, now: Moment) {
+impl SlidingWindow {
+    /// Removes requests that do not count any more.
+    pub(super) fn prune(&mut self, now: MonoTime) {
         while self.0.front().is_some_and(|end| *end <= now) {
             self.0.pop_front();
         }
     }
 
     /// Counts a request that begins now.
-    pub(super) fn count(&mut self, now: Moment) {
-        self.insert(Moment(now.0.saturating_add(MILLIS)));
+    pub(super) fn record(&mut self, now: MonoTime) {
+        self.insert(MonoTime(now.0.saturating_add(WINDOW_MILLIS)));
     }
 
-    fn insert(&mut self, end: Moment) {
+    fn insert(&mut self, end: MonoTime) {
         let at = self.0.partition_point(|other| *other <= end);
         self.0.insert(at, end);
     }
 
-    /// Counts another's requests, too.
-    pub(super) fn join(&mut self, other: &Self) {
+    /// Counts the requests of another window too.
+    pub(super) fn merge(&mut self, other: &Self) {
         for end in &other.0 {
             self.insert(*end);
         }
@@ -41,16 +41,17 @@ impl Window {
         self.0.len()
     }
 
-    /// When fewer than so many count. At once if that is so now.
-    pub(super) fn free_at(&self, limit: usize) -> Option<Moment> {
+    /// Returns when fewer than `limit` requests count, or `None` if that is the case now.
+    pub(super) fn free_at(&self, limit: usize) -> Option<MonoTime> {
         let last = self.0.len().checked_sub(limit.max(1))?;
         self.0.get(last).copied()
     }
 
-    /// The wall time of each request, for its row. No later than the second in which it was, none earlier.
-    pub(super) fn asked(&self, now: Now) -> Vec<Timestamp> {
-        let wall = |end: &Moment| {
-            let began = now.mono.0.saturating_add(MILLIS);
+    /// Returns the wall time of each request, for the stored row. Rounded up to the second, so that a request never
+    /// stops counting too early.
+    pub(super) fn request_times(&self, now: Now) -> Vec<Timestamp> {
+        let wall = |end: &MonoTime| {
+            let began = now.mono.0.saturating_add(WINDOW_MILLIS);
             match began.checked_sub(end.0) {
                 Some(ago) => Timestamp(now.wall.0.saturating_sub(ago / 1_000)),
                 None => now.wall.plus_secs((end.0 - began).div_ceil(1_000)),
@@ -59,10 +60,12 @@ impl Window {
         self.0.iter().map(wall).collect()
     }
 
-    /// Restores what a row says. A second is taken for its end, and a clock that was set back changes little.
+    /// Restores requests from a stored row. A second is taken as its end, and the result is bounded, so that a clock
+    /// that was set back has little effect.
     pub(super) fn restore(&mut self, now: Now, asked: &[Timestamp], ahead: u64) {
         for at in asked {
-            let left = at.plus_secs(1 + MILLIS / 1_000).secs_since(now.wall).min(1 + MILLIS / 1_000 + ahead);
+            let left =
+                at.plus_secs(1 + WINDOW_MILLIS / 1_000).secs_since(now.wall).min(1 + WINDOW_MILLIS / 1_000 + ahead);
             if left > 0 {
                 self.insert(now.mono.plus_secs(left));
             }
@@ -75,45 +78,45 @@ mod tests {
     use super::*;
 
     fn at(millis: u64) -> Now {
-        Now { mono: Moment(millis), wall: Timestamp(1_000 + millis / 1_000) }
+        Now { mono: MonoTime(millis), wall: Timestamp(1_000 + millis / 1_000) }
     }
 
     #[test]
-    fn a_sliding_minute() {
-        let mut window = Window::default();
+    fn requests_count_for_one_minute() {
+        let mut window = SlidingWindow::default();
         assert_eq!(window.free_at(1), None);
         for millis in [0, 10, 20] {
-            window.count(Moment(millis));
+            window.record(MonoTime(millis));
         }
         assert_eq!(
             (window.free_at(4), window.free_at(3), window.free_at(1)),
-            (None, Some(Moment(60_000)), Some(Moment(60_020)))
+            (None, Some(MonoTime(60_000)), Some(MonoTime(60_020)))
         );
-        window.prune(Moment(59_999));
+        window.prune(MonoTime(59_999));
         assert_eq!(window.len(), 3);
-        window.prune(Moment(60_010));
+        window.prune(MonoTime(60_010));
         assert_eq!(window.len(), 1);
     }
 
     #[test]
-    fn a_restart_never_makes_it_shorter() {
+    fn restored_requests_count_for_at_least_a_minute() {
         for asked in [5_000, 5_001, 5_999] {
             for stopped in [6_000, 6_500, 30_250] {
-                let mut window = Window::default();
-                window.count(Moment(asked));
-                let row = window.asked(at(stopped));
-                // The process begins again, and so does its clock.
+                let mut window = SlidingWindow::default();
+                window.record(MonoTime(asked));
+                let row = window.request_times(at(stopped));
+                // The process restarts, and with it its clock.
                 for again in [stopped, stopped + 700, stopped + 20_000] {
-                    let mut restored = Window::default();
-                    let now = Now { mono: Moment(3), wall: at(again).wall };
+                    let mut restored = SlidingWindow::default();
+                    let now = Now { mono: MonoTime(3), wall: at(again).wall };
                     restored.restore(now, &row, 0);
                     let end = restored.free_at(1).expect("still counts").0 - 3 + again;
                     assert!((asked + 60_000..asked + 63_000).contains(&end), "{asked} {stopped} {again}: {end}");
                 }
             }
         }
-        let mut restored = Window::default();
+        let mut restored = SlidingWindow::default();
         restored.restore(at(100_000), &[Timestamp(1), Timestamp(u64::MAX)], 5);
-        assert_eq!(restored.free_at(1), Some(Moment(166_000)));
+        assert_eq!(restored.free_at(1), Some(MonoTime(166_000)));
     }
 }

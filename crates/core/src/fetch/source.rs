@@ -1,136 +1,158 @@
-//! A place where a quarry may be, and what came of asking there.
+//! A source of a job: one URL, its state, and what is known from earlier requests.
 
 use super::HostId;
-use super::io::{FetchId, Form};
+use super::io::{FetchId, RequestForm};
 use super::origin::Origin;
 use crate::limits;
-use crate::net::Target;
-use crate::time::Moment;
+use crate::net::OutboundUrl;
+use crate::time::MonoTime;
 
-/// Names a place within its quarry.
+/// Identifies a source within its job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct StopId(pub(super) u32);
+pub(super) struct SourceId(pub(super) u32);
 
-/// What came of asking at a place, for people.
+/// The last result of a source, for the status page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// It has sent so many of the objects that were sought.
+pub enum SourceOutcome {
+    /// It sent this many of the wanted objects.
     Sent(usize),
-    /// It gives objects only by ref, or lacks one.
+    /// It lacks an object, or serves objects only by ref.
     NotByOid,
     /// It has no such repository.
     Absent,
     /// Too many requests.
     Busy,
-    /// It has failed, or its host has, with nobody to ask.
+    /// The request failed, or the host is down.
     Failed,
-    /// What it sent was not sound.
-    Unsound,
-    /// Somebody else was faster.
+    /// It sent invalid data.
+    InvalidData,
+    /// Another source was faster.
     Cancelled,
-    /// The trouble was ours.
-    Ours,
-    /// Its name leads nowhere.
-    Nowhere,
-    /// It is not called.
+    /// A local error.
+    LocalError,
+    /// The host name does not resolve.
+    NoAddress,
+    /// The URL must not be dialled.
     Forbidden,
-    /// It wants no requests.
-    Never,
+    /// The server states that it wants no requests.
+    RequestsRefused,
 }
 
-/// What is known of a place for one quarry. It outlives the quarry for a while.
+impl SourceOutcome {
+    /// Returns the name of this outcome on the status page.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Sent(_) => "sent",
+            Self::NotByOid => "not_by_oid",
+            Self::Absent => "absent",
+            Self::Busy => "busy",
+            Self::Failed => "failed",
+            Self::InvalidData => "unsound",
+            Self::Cancelled => "cancelled",
+            Self::LocalError => "local_error",
+            Self::NoAddress => "no_address",
+            Self::Forbidden => "forbidden",
+            Self::RequestsRefused => "requests_refused",
+        }
+    }
+}
+
+/// What is known about a source. It outlives the job for a while.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Visit {
-    /// When it was last asked by object, and by ref.
-    asked: [Option<Moment>; 2],
-    /// Whether it had everything then.
-    satisfied: [bool; 2],
-    /// Which way of asking works.
-    pub(super) form: Option<Form>,
-    /// Its refs had nothing that is sought, and are not asked for before.
-    pub(super) barren_until: Option<Moment>,
-    /// It sent something unsound, and is left alone until then.
-    pub(super) unsound_until: Option<Moment>,
-    pub(super) outcome: Option<Outcome>,
-    /// A person was told that it is not called.
-    pub(super) shunned: bool,
+pub(super) struct VisitRecord {
+    /// When it was last asked, by form.
+    requested_at: [Option<MonoTime>; 2],
+    /// Whether it had everything then, by form.
+    had_everything: [bool; 2],
+    /// The form that works.
+    pub(super) form: Option<RequestForm>,
+    /// Its refs contained nothing wanted, and are not requested before this time.
+    pub(super) useless_refs_until: Option<MonoTime>,
+    /// It sent invalid data, and is not asked before this time.
+    pub(super) invalid_until: Option<MonoTime>,
+    pub(super) outcome: Option<SourceOutcome>,
+    /// Whether it was reported that the URL must not be dialled.
+    pub(super) is_reported: bool,
 }
 
-impl Visit {
-    pub(super) fn ask(&mut self, now: Moment, form: Form) {
-        self.asked[form as usize] = Some(now);
-        self.satisfied[form as usize] = false;
+impl VisitRecord {
+    pub(super) fn record_request(&mut self, now: MonoTime, form: RequestForm) {
+        self.requested_at[form as usize] = Some(now);
+        self.had_everything[form as usize] = false;
     }
 
-    /// It has sent everything that it was asked for.
-    pub(super) fn satisfied(&mut self, form: Form) {
-        self.satisfied[form as usize] = true;
+    /// Records that it sent everything it was asked for.
+    pub(super) fn record_complete(&mut self, form: RequestForm) {
+        self.had_everything[form as usize] = true;
     }
 
-    /// When it may be asked in this way again.
-    pub(super) fn again_at(&self, form: Form) -> Moment {
-        let asked = self.asked[form as usize].filter(|_| !self.satisfied[form as usize]);
-        asked.map_or(Moment(0), |at| at.plus_secs(limits::HUNT_AGAIN_SECS))
+    /// Returns when it may be asked in this form again.
+    pub(super) fn next_request_at(&self, form: RequestForm) -> MonoTime {
+        let requested_at = self.requested_at[form as usize].filter(|_| !self.had_everything[form as usize]);
+        requested_at.map_or(MonoTime(0), |at| at.plus_secs(limits::FETCH_SAME_URL_SECS))
     }
 
-    /// When it was last asked.
-    pub(super) fn asked_at(&self) -> Option<Moment> {
-        self.asked.iter().copied().flatten().max()
+    /// Returns when it was last asked.
+    pub(super) fn last_request_at(&self) -> Option<MonoTime> {
+        self.requested_at.iter().copied().flatten().max()
     }
 
-    /// Until when something of it is worth remembering.
-    pub(super) fn keep_until(&self) -> Option<Moment> {
-        let asked = self.asked_at().map(|at| at.plus_secs(limits::HUNT_UNSOUND_SECS));
-        asked.max(self.unsound_until)
+    /// Returns until when the record is worth keeping.
+    pub(super) fn keep_until(&self) -> Option<MonoTime> {
+        let requested_at = self.last_request_at().map(|at| at.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
+        requested_at.max(self.invalid_until)
     }
 }
 
-/// Where asking at a place stands.
+/// The state of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum SourceState {
     /// Until the next round.
     Resting,
     /// For its host.
     Waiting,
-    /// Until it is known where the host is.
-    Surveying(Moment),
-    /// Since that moment, and whether anything has come.
-    Fetching { id: FetchId, since: Moment, answered: bool },
+    /// Until its host is surveyed; since this time.
+    Surveying(MonoTime),
+    /// A fetch is running since this time; `has_answered` is set with its first bytes.
+    Fetching { id: FetchId, since: MonoTime, has_answered: bool },
 }
 
-/// A place of a quarry.
+/// A source.
 #[derive(Clone, Debug)]
-pub(super) struct Stop {
+pub(super) struct Source {
     pub(super) url: String,
-    pub(super) target: Target,
+    pub(super) target: OutboundUrl,
     pub(super) origin: Origin,
     pub(super) host: HostId,
-    pub(super) grasp: bool,
-    pub(super) state: State,
-    pub(super) visit: Visit,
-    /// How often its host was busy in this round.
-    pub(super) busy: u8,
-    /// More is sought here than the running fetch knows of.
-    pub(super) again: bool,
+    pub(super) is_grasp: bool,
+    pub(super) state: SourceState,
+    pub(super) visit: VisitRecord,
+    /// Busy answers in this round.
+    pub(super) busy_answers: u8,
+    /// Whether events came that the running fetch does not cover.
+    pub(super) has_new_events: bool,
 }
 
-impl Stop {
-    pub(super) fn form(&self) -> Form {
-        self.visit.form.unwrap_or(if self.grasp { Form::Oids } else { Form::Refs })
+impl Source {
+    pub(super) fn form(&self) -> RequestForm {
+        self.visit.form.unwrap_or(if self.is_grasp { RequestForm::ByOid } else { RequestForm::ByRef })
     }
 
     pub(super) fn is_active(&self) -> bool {
-        matches!(self.state, State::Surveying(_) | State::Fetching { .. })
+        matches!(self.state, SourceState::Surveying(_) | SourceState::Fetching { .. })
     }
 
-    /// When another server may be asked beside this one.
-    pub(super) fn hedge_at(&self) -> Option<Moment> {
+    /// Returns when another source may be asked in parallel with this one.
+    pub(super) fn hedge_at(&self) -> Option<MonoTime> {
         match self.state {
-            State::Surveying(since) | State::Fetching { since, answered: false, .. } => {
-                Some(since.plus_secs(limits::HUNT_SILENT_SECS))
+            SourceState::Surveying(since) | SourceState::Fetching { since, has_answered: false, .. } => {
+                Some(since.plus_secs(limits::FETCH_HEDGE_SILENT_SECS))
             }
-            State::Fetching { since, answered: true, .. } => Some(since.plus_secs(limits::HUNT_SLOW_SECS)),
-            State::Resting | State::Waiting => None,
+            SourceState::Fetching { since, has_answered: true, .. } => {
+                Some(since.plus_secs(limits::FETCH_HEDGE_SLOW_SECS))
+            }
+            SourceState::Resting | SourceState::Waiting => None,
         }
     }
 }

@@ -1,280 +1,295 @@
-//! A host: how much may be asked of it, and who waits for that.
+//! The throttle of one host: its limits, its quiet times and its queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Limits;
-use super::fair_queue::Line;
-use super::fault_injection::{Flaw, makes};
-use super::io::{HostRow, LookId};
+use super::HostLimits;
+use super::fair_queue::FairQueue;
+use super::fault_injection::{Fault, is_injected};
+use super::io::{HostRow, MirrorId};
 use super::network_limit::Network;
 use super::origin::Origin;
-use super::random::Chance;
-use super::sliding_window::Window;
+use super::random::Rng;
+use super::sliding_window::SlidingWindow;
 use crate::limits;
-use crate::net::Forbidden;
-use crate::sync::relay_limits::GitTerms;
-use crate::time::{Moment, Now, Timestamp};
+use crate::net::OutboundError;
+use crate::sync::relay_limits::GitFetchLimits;
+use crate::time::{MonoTime, Now, Timestamp};
 
-/// Where a server is and what it allows, and since when we know.
+/// The last survey of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
+pub(super) struct SurveyRecord {
     pub(super) networks: BTreeSet<Network>,
-    pub(super) at: Moment,
-    pub(super) terms: GitTerms,
-    pub(super) terms_at: Option<Moment>,
+    pub(super) at: MonoTime,
+    pub(super) limits: GitFetchLimits,
+    pub(super) limits_at: Option<MonoTime>,
 }
 
-/// Why nobody waits for a host at the moment.
+/// Why no job can be served at a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Doom {
+pub(super) enum Unavailable {
     /// It has failed too often.
     Down,
-    /// Its name leads nowhere.
-    Nowhere,
-    /// It leads to where nobody is called.
-    Forbidden(Forbidden),
-    /// It wants none.
-    Never,
+    /// The host name does not resolve.
+    NoAddress,
+    /// It must not be dialled.
+    Forbidden(OutboundError),
+    /// It states that it wants no requests.
+    RequestsRefused,
 }
 
-/// Whether a host can take one more.
+/// Whether a host can take one more request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gate {
-    /// It can take so many.
-    Open(usize),
-    /// Not before.
-    Until(Moment),
-    /// Not before one of its fetches has ended.
+pub(super) enum HostCapacity {
+    /// It can take this many.
+    Free(usize),
+    /// Not before this time.
+    Until(MonoTime),
+    /// Not before one of its requests has ended.
     Full,
-    /// It wants none.
-    Never,
+    /// It states that it wants no requests.
+    Refused,
 }
 
 /// Why a host is left alone for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Quiet {
-    /// It said that there were too many requests.
+pub enum QuietReason {
+    /// It answered that there were too many requests.
     Busy,
-    /// It has failed.
+    /// It failed.
     Failed,
-    /// An earlier life of this server knew why.
+    /// Stored by an earlier process, which did not store the reason.
     Restored,
 }
 
-/// A host.
+impl QuietReason {
+    /// Returns the name of this reason on the status page.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Failed => "failed",
+            Self::Restored => "restored",
+        }
+    }
+}
+
+/// A host and its limits.
 #[derive(Clone, Debug)]
-pub(super) struct Domain {
+pub(super) struct DomainThrottle {
     pub(super) authority: String,
-    usual: Limits,
-    /// The operator has named limits for it.
-    chosen: bool,
-    pub(super) window: Window,
+    default_limits: HostLimits,
+    /// Whether the operator has set limits for this host.
+    is_operator_set: bool,
+    pub(super) window: SlidingWindow,
     pub(super) in_flight: usize,
-    /// It wants to be left alone until then.
-    pub(super) busy: Option<(Moment, Quiet)>,
-    /// It has failed and is left alone until then.
-    pub(super) cool: Option<Moment>,
+    /// No requests before this time, because it was busy.
+    pub(super) quiet_until: Option<(MonoTime, QuietReason)>,
+    /// No requests before this time, because it failed.
+    pub(super) failed_until: Option<MonoTime>,
     failures: u32,
-    failed_at: Moment,
-    pub(super) sights: BTreeMap<Origin, Sight>,
-    pub(super) line: Line,
-    /// Looks that wait for it, and since when.
-    pub(super) looks: BTreeSet<(Moment, LookId)>,
-    /// A look is under way.
-    pub(super) looking: bool,
-    pub(super) doom: Option<Doom>,
-    /// Places that lead here.
-    pub(super) stops: usize,
-    /// How many more requests its row counts already, and until when.
-    lease: (u32, Moment),
+    failed_at: MonoTime,
+    pub(super) surveys: BTreeMap<Origin, SurveyRecord>,
+    pub(super) queue: FairQueue,
+    /// Mirrors that wait for a check, and since when.
+    pub(super) waiting_mirrors: BTreeSet<(MonoTime, MirrorId)>,
+    /// Whether a mirror check is running.
+    pub(super) is_checking_mirror: bool,
+    pub(super) unavailable: Option<Unavailable>,
+    /// Sources and mirrors that use this host.
+    pub(super) source_count: usize,
+    /// How many further requests the stored row already counts, and until when.
+    counted_ahead: (u32, MonoTime),
     pub(super) hits: u32,
     pub(super) misses: u32,
     pub(super) requests: u64,
-    /// Its place among those that may have something to do.
-    pub(super) eager: Option<u64>,
-    pub(super) alarm: Option<Moment>,
+    /// Its position among the ready hosts.
+    pub(super) ready_ticket: Option<u64>,
+    pub(super) alarm: Option<MonoTime>,
     pub(super) has_row: bool,
-    pub(super) used_at: Moment,
+    pub(super) used_at: MonoTime,
 }
 
-impl Domain {
-    pub(super) fn new(authority: String, usual: Limits, chosen: bool) -> Self {
+impl DomainThrottle {
+    pub(super) fn new(authority: String, default_limits: HostLimits, is_operator_set: bool) -> Self {
         Self {
             authority,
-            usual,
-            chosen,
-            window: Window::default(),
+            default_limits,
+            is_operator_set,
+            window: SlidingWindow::default(),
             in_flight: 0,
-            busy: None,
-            cool: None,
+            quiet_until: None,
+            failed_until: None,
             failures: 0,
-            failed_at: Moment(0),
-            sights: BTreeMap::new(),
-            line: Line::default(),
-            looks: BTreeSet::new(),
-            looking: false,
-            doom: None,
-            stops: 0,
-            lease: (0, Moment(0)),
+            failed_at: MonoTime(0),
+            surveys: BTreeMap::new(),
+            queue: FairQueue::default(),
+            waiting_mirrors: BTreeSet::new(),
+            is_checking_mirror: false,
+            unavailable: None,
+            source_count: 0,
+            counted_ahead: (0, MonoTime(0)),
             hits: 0,
             misses: 0,
             requests: 0,
-            eager: None,
+            ready_ticket: None,
             alarm: None,
             has_row: false,
-            used_at: Moment(0),
+            used_at: MonoTime(0),
         }
     }
 
-    /// What may be asked: what is usual; where the server states something, that. It lowers without limit, and raises
-    /// what the operator has not chosen (rule M20).
-    pub(super) fn limits(&self, flaw: Option<Flaw>) -> Limits {
-        let mut own = self.usual;
-        if makes(flaw, Flaw::TermsIgnored) {
+    /// Returns the limits of this host: the default, or what the server states. A server may lower them without bound,
+    /// and raise them unless the operator has set them.
+    pub(super) fn limits(&self, fault: Option<Fault>) -> HostLimits {
+        let mut own = self.default_limits;
+        if is_injected(fault, Fault::StatedLimitsIgnored) {
             return own;
         }
-        for terms in self.sights.values().map(|sight| sight.terms) {
-            let apply = |own: u32, usual: u32, stated: Option<u32>, most: u32| match stated {
-                Some(stated) if stated < usual => own.min(stated),
-                // Somebody else here may have lowered it.
-                Some(stated) if !self.chosen && own >= usual => own.max(stated.min(most)),
+        for stated in self.surveys.values().map(|record| record.limits) {
+            let apply = |own: u32, default: u32, stated: Option<u32>, most: u32| match stated {
+                Some(stated) if stated < default => own.min(stated),
+                // Another origin of this host may have lowered it.
+                Some(stated) if !self.is_operator_set && own >= default => own.max(stated.min(most)),
                 _ => own,
             };
-            let (concurrent, per_minute) = (self.usual.concurrent, self.usual.per_minute);
-            own = Limits {
-                concurrent: apply(own.concurrent, concurrent, terms.concurrent, limits::MAX_STATED_GIT_CONCURRENT),
-                per_minute: apply(own.per_minute, per_minute, terms.per_minute, limits::MAX_STATED_GIT_PER_MINUTE),
+            let (concurrent, per_minute) = (self.default_limits.concurrent, self.default_limits.per_minute);
+            own = HostLimits {
+                concurrent: apply(own.concurrent, concurrent, stated.concurrent, limits::MAX_STATED_GIT_CONCURRENT),
+                per_minute: apply(own.per_minute, per_minute, stated.per_minute, limits::MAX_STATED_GIT_PER_MINUTE),
             };
         }
         own
     }
 
-    /// Until when it wants none, if it does.
-    pub(super) fn never_until(&self, own: Limits) -> Option<Moment> {
+    /// Returns until when the host wants no requests, if it states so.
+    pub(super) fn refused_until(&self, own: HostLimits) -> Option<MonoTime> {
         if own.concurrent > 0 && own.per_minute > 0 {
             return None;
         }
-        let stated = self.sights.values().filter_map(|sight| sight.terms_at).max();
-        Some(stated.unwrap_or(Moment(u64::MAX)).plus_secs(limits::HUNT_TERMS_SECS))
+        let stated = self.surveys.values().filter_map(|record| record.limits_at).max();
+        Some(stated.unwrap_or(MonoTime(u64::MAX)).plus_secs(limits::HOST_STATED_LIMITS_TTL_SECS))
     }
 
-    /// Whether it can take one more.
-    pub(super) fn gate(&mut self, now: Moment, own: Limits) -> Gate {
-        if self.never_until(own).is_some_and(|until| now < until) {
-            return Gate::Never;
+    /// Returns whether the host can take one more request.
+    pub(super) fn capacity(&mut self, now: MonoTime, own: HostLimits) -> HostCapacity {
+        if self.refused_until(own).is_some_and(|until| now < until) {
+            return HostCapacity::Refused;
         }
         if let Some((until, _)) = self.quiet(now) {
-            return Gate::Until(until);
+            return HostCapacity::Until(until);
         }
-        // After a failure one probe speaks for all.
+        // After a failure one probe decides for all.
         let concurrent = if self.failures > 0 { 1 } else { own.concurrent.max(1) as usize };
-        let Some(hands) = concurrent.checked_sub(self.in_flight).filter(|hands| *hands > 0) else { return Gate::Full };
+        let Some(free) = concurrent.checked_sub(self.in_flight).filter(|free| *free > 0) else {
+            return HostCapacity::Full;
+        };
         self.window.prune(now);
         let per_minute = own.per_minute.max(1) as usize;
         match self.window.free_at(per_minute) {
-            Some(at) => Gate::Until(at),
-            None => Gate::Open(hands.min(per_minute - self.window.len())),
+            Some(at) => HostCapacity::Until(at),
+            None => HostCapacity::Free(free.min(per_minute - self.window.len())),
         }
     }
 
-    /// Whether it must be found out anew where a server is, or what it allows: `terms`.
-    pub(super) fn is_stale(&self, now: Moment, origin: &Origin, grasp: bool) -> Option<bool> {
-        let Some(sight) = self.sights.get(origin) else { return Some(grasp) };
-        let stated = grasp || sight.terms != GitTerms::default();
-        let terms = stated && sight.terms_at.is_none_or(|at| now >= at.plus_secs(limits::HUNT_TERMS_SECS));
-        (terms || now >= sight.at.plus_secs(limits::HUNT_ADDRESS_SECS)).then_some(terms)
+    /// Returns `Some` if a server must be surveyed: with `true` if its NIP-11 document is needed too.
+    pub(super) fn needs_survey(&self, now: MonoTime, origin: &Origin, is_grasp: bool) -> Option<bool> {
+        let Some(record) = self.surveys.get(origin) else { return Some(is_grasp) };
+        let stated = is_grasp || record.limits != GitFetchLimits::default();
+        let with_nip11 =
+            stated && record.limits_at.is_none_or(|at| now >= at.plus_secs(limits::HOST_STATED_LIMITS_TTL_SECS));
+        (with_nip11 || now >= record.at.plus_secs(limits::HOST_ADDRESS_TTL_SECS)).then_some(with_nip11)
     }
 
-    /// A request begins. Gives its row if that has to be written first.
-    pub(super) fn begin(&mut self, now: Now, own: Limits) -> Option<HostRow> {
-        self.window.count(now.mono);
+    /// Records the start of a request. Returns the row if it must be stored before the request is made.
+    pub(super) fn begin_request(&mut self, now: Now, own: HostLimits) -> Option<HostRow> {
+        self.window.record(now.mono);
         self.in_flight += 1;
         self.requests += 1;
         self.used_at = now.mono;
-        if self.lease.0 > 0 && now.mono < self.lease.1 {
-            self.lease.0 -= 1;
+        if self.counted_ahead.0 > 0 && now.mono < self.counted_ahead.1 {
+            self.counted_ahead.0 -= 1;
             return None;
         }
-        // After a restart nobody knows yet what the server states: what is usual must be enough for what was leased.
-        let ahead = (own.per_minute.min(self.usual.per_minute) / limits::HUNT_LEASE_PART).max(1);
-        self.lease = (ahead, now.mono.plus_secs(limits::HUNT_LEASE_SECS));
-        Some(self.row(now))
+        // After a restart the stated limits are not known yet, so the default limits must cover what was counted ahead.
+        let ahead = (own.per_minute.min(self.default_limits.per_minute) / limits::HOST_ROW_AHEAD_DIVISOR).max(1);
+        self.counted_ahead = (ahead, now.mono.plus_secs(limits::HOST_ROW_AHEAD_SECS));
+        Some(self.to_row(now))
     }
 
-    /// It is busy, and wants to be left alone for so long.
-    pub(super) fn busy(&mut self, now: Now, secs: Option<u64>, chance: &mut Chance) {
+    /// Records a busy answer with the seconds to wait, if stated.
+    pub(super) fn record_busy(&mut self, now: Now, secs: Option<u64>, rng: &mut Rng) {
         let millis = match secs {
-            Some(secs) => chance.at_least(secs.clamp(1, limits::HUNT_MAX_QUIET_SECS) * 1_000),
-            None => chance.about(limits::HUNT_BUSY_SECS * 1_000),
+            Some(secs) => rng.at_least(secs.clamp(1, limits::MAX_BUSY_HOST_QUIET_SECS) * 1_000),
+            None => rng.jitter(limits::BUSY_HOST_QUIET_SECS * 1_000),
         };
-        self.hush(Moment(now.mono.0.saturating_add(millis)), Quiet::Busy);
+        self.set_quiet(MonoTime(now.mono.0.saturating_add(millis)), QuietReason::Busy);
     }
 
-    /// A request that began at `since` has failed. One failure counts once, however many requests shared it.
-    pub(super) fn fail(&mut self, now: Now, since: Moment, chance: &mut Chance) {
+    /// Records the failure of a request that began at `since`. Requests that failed for the same reason count once.
+    pub(super) fn record_failure(&mut self, now: Now, since: MonoTime, rng: &mut Rng) {
         if self.failures > 0 && since <= self.failed_at {
-            let least = now.mono.0.saturating_add(chance.about(limits::HUNT_COOL_SECS * 1_000));
-            self.cool = self.cool.max(Some(Moment(least)));
+            let least = now.mono.0.saturating_add(rng.jitter(limits::FAILED_HOST_QUIET_SECS * 1_000));
+            self.failed_until = self.failed_until.max(Some(MonoTime(least)));
             return;
         }
         self.failed_at = now.mono;
-        let doubled = limits::HUNT_COOL_SECS << self.failures.min(10);
+        let doubled = limits::FAILED_HOST_QUIET_SECS << self.failures.min(10);
         self.failures = self.failures.saturating_add(1);
-        let millis = chance.about(doubled.min(limits::HUNT_MAX_COOL_SECS) * 1_000);
-        self.cool = Some(Moment(now.mono.0.saturating_add(millis)));
-        if self.failures >= limits::HUNT_DOWN {
-            self.doom = Some(Doom::Down);
+        let millis = rng.jitter(doubled.min(limits::MAX_FAILED_HOST_QUIET_SECS) * 1_000);
+        self.failed_until = Some(MonoTime(now.mono.0.saturating_add(millis)));
+        if self.failures >= limits::HOST_DOWN_FAILURES {
+            self.unavailable = Some(Unavailable::Down);
         }
     }
 
-    fn hush(&mut self, until: Moment, why: Quiet) {
-        if self.busy.is_none_or(|(before, _)| before < until) {
-            self.busy = Some((until, why));
+    fn set_quiet(&mut self, until: MonoTime, why: QuietReason) {
+        if self.quiet_until.is_none_or(|(before, _)| before < until) {
+            self.quiet_until = Some((until, why));
         }
     }
 
-    /// Until when it is left alone, and why.
-    pub(super) fn quiet(&self, now: Moment) -> Option<(Moment, Quiet)> {
-        let cool = self.cool.map(|until| (until, Quiet::Failed));
-        self.busy.into_iter().chain(cool).max_by_key(|(until, _)| *until).filter(|(until, _)| *until > now)
+    /// Returns until when the host is left alone, and why.
+    pub(super) fn quiet(&self, now: MonoTime) -> Option<(MonoTime, QuietReason)> {
+        let failed = self.failed_until.map(|until| (until, QuietReason::Failed));
+        self.quiet_until.into_iter().chain(failed).max_by_key(|(until, _)| *until).filter(|(until, _)| *until > now)
     }
 
-    /// It has answered.
-    pub(super) fn answered(&mut self) {
+    /// Records that the host has answered.
+    pub(super) fn record_answer(&mut self) {
         self.failures = 0;
-        self.cool = None;
+        self.failed_until = None;
     }
 
-    /// Whether something that was sought has come.
-    pub(super) fn score(&mut self, hit: bool) {
-        if hit {
+    /// Records whether a fetch brought something wanted.
+    pub(super) fn record_hit(&mut self, is_hit: bool) {
+        if is_hit {
             self.hits += 1;
         } else {
             self.misses += 1;
         }
-        if self.hits + self.misses > limits::HUNT_SCORES {
+        if self.hits + self.misses > limits::MAX_HOST_SCORE_FETCHES {
             self.hits /= 2;
             self.misses /= 2;
         }
     }
 
-    /// How likely it is to have what is sought, in thousandths.
-    pub(super) fn luck(&self) -> u32 {
+    /// Returns the estimated share of fetches that bring something wanted, in thousandths.
+    pub(super) fn hit_rate(&self) -> u32 {
         (self.hits + 1) * 1_000 / (self.hits + self.misses + 2)
     }
 
-    /// How many failures in a row there were.
+    /// Returns the number of consecutive failures.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// What is kept of it, requests that may be made before it is written again included.
-    pub(super) fn row(&mut self, now: Now) -> HostRow {
+    /// Returns the row to store, including the requests that may be made before it is stored again.
+    pub(super) fn to_row(&mut self, now: Now) -> HostRow {
         self.has_row = true;
-        let mut asked = self.window.asked(now);
-        if now.mono < self.lease.1 {
-            let last = now.wall.plus_secs(self.lease.1.since(now.mono).as_secs() + 1);
-            asked.extend((0..self.lease.0).map(|_| last));
+        let mut asked = self.window.request_times(now);
+        if now.mono < self.counted_ahead.1 {
+            let last = now.wall.plus_secs(self.counted_ahead.1.since(now.mono).as_secs() + 1);
+            asked.extend((0..self.counted_ahead.0).map(|_| last));
         }
         let left =
             self.quiet(now.mono).map_or(0, |(until, _)| until.since(now.mono).as_millis().div_ceil(1_000) as u64);
@@ -282,24 +297,25 @@ impl Domain {
         HostRow { authority: self.authority.clone(), asked, quiet_until, hits: self.hits, misses: self.misses }
     }
 
-    /// What an earlier life knew.
+    /// Restores the host from a stored row.
     pub(super) fn restore(&mut self, now: Now, row: &HostRow) {
         self.has_row = true;
         self.used_at = now.mono;
-        let most = (limits::MAX_STATED_GIT_PER_MINUTE * 2).max(self.usual.per_minute.saturating_mul(2)) as usize;
+        let most =
+            (limits::MAX_STATED_GIT_PER_MINUTE * 2).max(self.default_limits.per_minute.saturating_mul(2)) as usize;
         let asked = &row.asked[row.asked.len().saturating_sub(most)..];
-        self.window.restore(now, asked, limits::HUNT_LEASE_SECS + 1);
-        let left = row.quiet_until.secs_since(now.wall).min(limits::HUNT_MAX_QUIET_SECS * 6 / 5 + 2);
+        self.window.restore(now, asked, limits::HOST_ROW_AHEAD_SECS + 1);
+        let left = row.quiet_until.secs_since(now.wall).min(limits::MAX_BUSY_HOST_QUIET_SECS * 6 / 5 + 2);
         if left > 0 {
-            self.hush(now.mono.plus_secs(left), Quiet::Restored);
+            self.set_quiet(now.mono.plus_secs(left), QuietReason::Restored);
         }
-        let most = limits::HUNT_SCORES;
+        let most = limits::MAX_HOST_SCORE_FETCHES;
         (self.hits, self.misses) = (row.hits.min(most), row.misses.min(most));
     }
 
-    /// Whether nothing would be lost with it but its luck.
-    pub(super) fn is_idle(&self, now: Moment) -> bool {
-        self.stops == 0
+    /// Returns whether dropping the host would lose nothing but its hit rate.
+    pub(super) fn is_idle(&self, now: MonoTime) -> bool {
+        self.source_count == 0
             && self.in_flight == 0
             && self.quiet(now).is_none()
             && self.window.free_at(1).is_none_or(|_| self.used_at.plus_secs(70) <= now)

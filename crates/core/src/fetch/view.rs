@@ -1,164 +1,167 @@
-//! What people may see of the hunt: a picture of one moment.
+//! Snapshots of the machine for the status page, the admin API and the metrics.
 
-use super::source::{Outcome, State};
-use super::{Hunter, Limits, Quiet};
-use crate::repo::Site;
-use crate::state_machine::Machine;
+use super::source::{SourceOutcome, SourceState};
+use super::{FetchMachine, HostLimits, QuietReason};
+use crate::repo::RepoPath;
+use crate::state_machine::StateMachine;
 
-/// What was done since the process began.
+/// Counters since the process began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
-    /// Rounds that are over.
+pub struct FetchStats {
+    /// Rounds that have ended.
     pub rounds: u64,
-    /// Fetches.
+    /// Fetches that were started.
     pub fetches: u64,
-    /// Objects that were sought and came.
+    /// Wanted objects that were received.
     pub oids: u64,
-    /// Looks.
-    pub looks: u64,
+    /// Mirror checks that were started.
+    pub mirror_checks: u64,
 }
 
-/// Everything at one moment.
+/// A snapshot of the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct View {
-    /// What is hunted.
-    pub quarries: Vec<QuarryView>,
-    /// Hosts that somebody names.
+pub struct FetchView {
+    /// The fetch jobs.
+    pub jobs: Vec<JobView>,
+    /// The hosts that sources or mirrors use.
     pub hosts: Vec<HostView>,
-    /// Fetches under way, those included whose end is only waited for.
+    /// Running fetches, including cancelled ones that have not ended.
     pub in_flight: usize,
-    /// What was done.
-    pub tally: Tally,
+    /// Counters since the process began.
+    pub stats: FetchStats,
 }
 
-/// A quarry at one moment.
+/// A snapshot of a fetch job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QuarryView {
-    /// Where what is found should go.
-    pub site: Site,
-    /// Events that wait, and those of them that sleep.
+pub struct JobView {
+    /// The repository that receives the data.
+    pub repo_path: RepoPath,
+    /// Number of events, and number of dormant ones among them.
     pub events: (usize, usize),
-    /// Objects that are missing, as far as is known.
+    /// Number of objects that are known to be missing.
     pub missing: usize,
-    /// Some of them.
+    /// Some of the missing objects.
     pub examples: Vec<String>,
     /// Rounds since the last new event.
     pub attempts: u32,
-    /// Milliseconds until the next round. `None` if one is under way or everything waits for hosts.
+    /// Milliseconds until the next round. `None` if one is running or all sources wait for their hosts.
     pub next_in_millis: Option<u64>,
-    /// The places, in the order in which they are asked.
-    pub stops: Vec<StopView>,
+    /// The sources, in the order in which they are asked.
+    pub sources: Vec<SourceView>,
 }
 
-/// A place at one moment.
+/// A snapshot of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StopView {
+pub struct SourceView {
     /// Its URL.
     pub url: String,
     /// Whether it is being asked.
-    pub asking: bool,
+    pub is_asking: bool,
     /// Whether it waits for its host.
-    pub waiting: bool,
-    /// What came of asking the last time.
-    pub outcome: Option<Outcome>,
+    pub is_waiting: bool,
+    /// Its last result.
+    pub outcome: Option<SourceOutcome>,
 }
 
-/// A host at one moment.
+/// A snapshot of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostView {
-    /// The host, and the port if it is not the usual one.
+    /// The host, and the port if it is not the default.
     pub authority: String,
-    /// What may be asked.
-    pub limits: Limits,
-    /// Fetches under way.
+    /// Its limits.
+    pub limits: HostLimits,
+    /// Running requests.
     pub in_flight: usize,
-    /// Quarries that wait for it.
+    /// Jobs that wait for it.
     pub waiting: usize,
-    /// Fetches since the process began.
+    /// Requests since the process began.
     pub requests: u64,
     /// Milliseconds for which it is left alone, and why.
-    pub quiet: Option<(u64, Quiet)>,
-    /// Failures in a row.
+    pub quiet: Option<(u64, QuietReason)>,
+    /// Consecutive failures.
     pub failures: u32,
-    /// Fetches that brought something that was sought, and those that did not, lately.
-    pub luck: (u32, u32),
+    /// Recent fetches that brought something wanted.
+    pub hits: u32,
+    /// Recent fetches that brought nothing wanted.
+    pub misses: u32,
 }
 
-/// Missing objects that are named.
+/// Missing objects that a snapshot names.
 const EXAMPLES: usize = 3;
 
-impl Hunter {
-    /// A picture of this moment.
+impl FetchMachine {
+    /// Returns a snapshot of the machine.
     #[must_use]
-    pub fn view(&self) -> View {
-        View {
-            quarries: self.quarries.values().map(|chase| self.quarry_view(chase)).collect(),
+    pub fn view(&self) -> FetchView {
+        FetchView {
+            jobs: self.jobs.values().map(|job| self.job_view(job)).collect(),
             hosts: self.host_views(),
-            in_flight: self.flights.len(),
-            tally: self.tally,
+            in_flight: self.fetches.len(),
+            stats: self.stats,
         }
     }
 
-    /// How many quarries there are.
+    /// Returns the number of fetch jobs.
     #[must_use]
     pub fn queue_size(&self) -> usize {
-        self.quarries.len()
+        self.jobs.len()
     }
 
-    /// What was done.
+    /// Returns the counters.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.tally
+    pub fn stats(&self) -> FetchStats {
+        self.stats
     }
 
-    /// Whether nothing is to be done before the next alarm.
+    /// Returns whether nothing is to be done before the next alarm.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.alarm().is_none_or(|(at, _)| at > self.now.mono)
     }
 
-    /// The hosts that somebody names or that are being asked.
+    /// Returns the hosts that sources or mirrors use, or that are being asked.
     #[must_use]
     pub fn host_views(&self) -> Vec<HostView> {
         let now = self.now.mono;
-        let live = self.hosts.values().filter(|host| host.stops > 0 || host.in_flight > 0);
+        let live = self.hosts.values().filter(|host| host.source_count > 0 || host.in_flight > 0);
         live.map(|host| HostView {
             authority: host.authority.clone(),
-            limits: host.limits(self.flaw),
+            limits: host.limits(self.fault),
             in_flight: host.in_flight,
-            waiting: host.line.len(),
+            waiting: host.queue.len(),
             requests: host.requests,
             quiet: host
                 .quiet(now)
                 .map(|(until, why)| (u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX), why)),
             failures: host.failures(),
-            luck: (host.hits, host.misses),
+            hits: host.hits,
+            misses: host.misses,
         })
         .collect()
     }
 
-    fn quarry_view(&self, chase: &super::job::Chase) -> QuarryView {
-        let missing: std::collections::BTreeSet<&String> = chase.wants.iter().flat_map(|want| &want.unmet).collect();
-        let rest = chase.stops.keys().filter(|id| !chase.order.contains(id));
-        QuarryView {
-            site: chase.site.clone(),
-            events: (chase.wants.len(), chase.wants.iter().filter(|want| want.need.dormant).count()),
+    fn job_view(&self, job: &super::job::FetchJob) -> JobView {
+        let missing: std::collections::BTreeSet<&String> = job.events.iter().flat_map(|event| &event.missing).collect();
+        let rest = job.sources.keys().filter(|id| !job.order.contains(id));
+        JobView {
+            repo_path: job.repo_path.clone(),
+            events: (job.events.len(), job.events.iter().filter(|event| event.wanted.is_dormant).count()),
             missing: missing.len(),
             examples: missing.into_iter().take(EXAMPLES).cloned().collect(),
-            attempts: chase.attempts,
-            next_in_millis: chase
+            attempts: job.attempts,
+            next_in_millis: job
                 .next_round()
                 .map(|at| u64::try_from(at.since(self.now.mono).as_millis()).unwrap_or(u64::MAX)),
-            stops: chase
+            sources: job
                 .order
                 .iter()
                 .chain(rest)
-                .filter_map(|id| chase.stops.get(id))
-                .map(|stop| StopView {
-                    url: stop.url.clone(),
-                    asking: stop.is_active(),
-                    waiting: stop.state == State::Waiting,
-                    outcome: stop.visit.outcome,
+                .filter_map(|id| job.sources.get(id))
+                .map(|source| SourceView {
+                    url: source.url.clone(),
+                    is_asking: source.is_active(),
+                    is_waiting: source.state == SourceState::Waiting,
+                    outcome: source.visit.outcome,
                 })
                 .collect(),
         }

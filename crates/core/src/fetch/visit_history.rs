@@ -1,52 +1,52 @@
-//! What is remembered of quarries that are over: coming back does not start afresh.
+//! What is known about the sources of ended jobs, so that a job that returns does not start anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::job::Chase;
-use super::source::Visit;
+use super::job::FetchJob;
+use super::source::VisitRecord;
 use crate::limits;
-use crate::repo::Site;
-use crate::time::Moment;
+use crate::repo::RepoPath;
+use crate::time::MonoTime;
 
 #[derive(Clone, Debug)]
-struct Grave {
-    until: Moment,
-    visits: BTreeMap<String, Visit>,
-    shunned: BTreeSet<String>,
+struct PastJob {
+    until: MonoTime,
+    visits: BTreeMap<String, VisitRecord>,
+    reported_urls: BTreeSet<String>,
 }
 
-/// The visits of quarries that are over.
+/// The sources of ended jobs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Graves {
-    graves: BTreeMap<Site, Grave>,
-    ends: BTreeSet<(Moment, Site)>,
+pub(super) struct VisitHistory {
+    jobs: BTreeMap<RepoPath, PastJob>,
+    ends: BTreeSet<(MonoTime, RepoPath)>,
 }
 
-impl Graves {
-    /// A quarry is over.
-    pub(super) fn bury(&mut self, now: Moment, chase: Chase) {
-        let places = chase.stops.into_values().map(|stop| (stop.url, stop.visit)).chain(chase.visits);
-        let mut visits: Vec<(String, Visit)> =
-            places.filter(|(_, visit)| visit.keep_until().is_some_and(|until| until > now)).collect();
+impl VisitHistory {
+    /// Stores the sources of an ended job.
+    pub(super) fn store(&mut self, now: MonoTime, job: FetchJob) {
+        let all = job.sources.into_values().map(|source| (source.url, source.visit)).chain(job.past_visits);
+        let mut visits: Vec<(String, VisitRecord)> =
+            all.filter(|(_, visit)| visit.keep_until().is_some_and(|until| until > now)).collect();
         let until = visits.iter().filter_map(|(_, visit)| visit.keep_until()).max();
-        let shunned = (!chase.shunned.is_empty()).then(|| now.plus_secs(limits::HUNT_UNSOUND_SECS));
-        let Some(until) = until.max(shunned).filter(|until| *until > now) else { return };
-        while self.ends.first().is_some_and(|(end, _)| *end <= now) || self.ends.len() >= limits::HUNT_GRAVES {
-            if let Some((_, site)) = self.ends.pop_first() {
-                self.graves.remove(&site);
+        let reported_urls = (!job.reported_urls.is_empty()).then(|| now.plus_secs(limits::INVALID_SOURCE_QUIET_SECS));
+        let Some(until) = until.max(reported_urls).filter(|until| *until > now) else { return };
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) || self.ends.len() >= limits::MAX_PAST_FETCH_JOBS {
+            if let Some((_, repo_path)) = self.ends.pop_first() {
+                self.jobs.remove(&repo_path);
             }
         }
-        visits.sort_by_key(|(_, visit)| std::cmp::Reverse(visit.asked_at().max(visit.unsound_until)));
-        visits.truncate(limits::HUNT_GRAVE_STOPS);
-        let shunned = chase.shunned.into_iter().take(limits::HUNT_GRAVE_STOPS).collect();
-        self.ends.insert((until, chase.site.clone()));
-        self.graves.insert(chase.site, Grave { until, visits: visits.into_iter().collect(), shunned });
+        visits.sort_by_key(|(_, visit)| std::cmp::Reverse(visit.last_request_at().max(visit.invalid_until)));
+        visits.truncate(limits::MAX_SOURCES_PER_PAST_JOB);
+        let reported_urls = job.reported_urls.into_iter().take(limits::MAX_SOURCES_PER_PAST_JOB).collect();
+        self.ends.insert((until, job.repo_path.clone()));
+        self.jobs.insert(job.repo_path, PastJob { until, visits: visits.into_iter().collect(), reported_urls });
     }
 
-    /// It comes back.
-    pub(super) fn raise(&mut self, site: &Site) -> (BTreeMap<String, Visit>, BTreeSet<String>) {
-        let Some(grave) = self.graves.remove(site) else { return Default::default() };
-        self.ends.remove(&(grave.until, site.clone()));
-        (grave.visits, grave.shunned)
+    /// Removes and returns the sources of a job that returns.
+    pub(super) fn take(&mut self, repo_path: &RepoPath) -> (BTreeMap<String, VisitRecord>, BTreeSet<String>) {
+        let Some(past) = self.jobs.remove(repo_path) else { return Default::default() };
+        self.ends.remove(&(past.until, repo_path.clone()));
+        (past.visits, past.reported_urls)
     }
 }

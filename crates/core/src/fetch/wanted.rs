@@ -1,241 +1,255 @@
-//! What is wanted replaces what was wanted (rule M16).
+//! Updates the jobs when admission reports wanted git data. Each report replaces the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fault_injection::Flaw;
-use super::io::{FetchId, Need, Output, Quarry};
-use super::job::{Chase, Want};
+use super::fault_injection::Fault;
+use super::io::{FetchId, FetchOutput, WantedEvent, WantedGitData};
+use super::job::{FetchJob, JobEvent};
 use super::origin::Origin;
 use super::round::NEVER;
-use super::source::{State, Stop, StopId};
-use super::{Hunter, QuarryId, Timer};
+use super::source::{Source, SourceId, SourceState};
+use super::{FetchMachine, JobId, Timer};
 use crate::limits;
-use crate::net::{Purpose, Target};
+use crate::net::{OutboundUrl, UrlPurpose};
 use crate::nostr::event::EventId;
-use crate::repo::{Identifier, Site};
+use crate::repo::{Identifier, RepoPath};
 
-impl Hunter {
-    /// What is missing under a name.
-    pub(super) fn wanted(&mut self, name: Identifier, quarries: Vec<Quarry>) {
-        let mut before = self.names.remove(&name).unwrap_or_default();
-        let mut sites = BTreeMap::new();
-        for quarry in quarries {
-            let known = before.remove(&quarry.site);
-            let misplaced = *quarry.site.identifier() != name || sites.contains_key(&quarry.site);
-            let crowded = known.is_none() && self.quarries.len() >= limits::HUNT_QUARRIES;
-            if misplaced || crowded || quarry.needs.is_empty() {
-                known.map(|id| before.insert(quarry.site, id));
+impl FetchMachine {
+    /// Replaces the wanted git data of an identifier.
+    pub(super) fn handle_wanted(&mut self, name: Identifier, reported: Vec<WantedGitData>) {
+        let mut before = self.jobs_by_name.remove(&name).unwrap_or_default();
+        let mut repo_paths = BTreeMap::new();
+        for data in reported {
+            let known = before.remove(&data.repo_path);
+            let is_misplaced = *data.repo_path.identifier() != name || repo_paths.contains_key(&data.repo_path);
+            let is_full = known.is_none() && self.jobs.len() >= limits::MAX_FETCH_JOBS;
+            if is_misplaced || is_full || data.events.is_empty() {
+                known.map(|id| before.insert(data.repo_path, id));
                 continue;
             }
-            let id = known.unwrap_or_else(|| QuarryId(self.number()));
-            sites.insert(quarry.site.clone(), id);
-            self.want(id, quarry);
+            let id = known.unwrap_or_else(|| JobId(self.next_number()));
+            repo_paths.insert(data.repo_path.clone(), id);
+            self.update_wanted(id, data);
         }
         for id in before.into_values() {
-            self.lose(id);
+            self.end_job(id);
         }
-        if !sites.is_empty() {
-            self.names.insert(name, sites);
+        if !repo_paths.is_empty() {
+            self.jobs_by_name.insert(name, repo_paths);
         }
     }
 
-    /// What is missing at one site.
-    fn want(&mut self, id: QuarryId, quarry: Quarry) {
-        let mut chase = self.quarries.remove(&id).unwrap_or_else(|| {
-            let mut chase = Box::new(Chase::new(quarry.site.clone()));
-            (chase.visits, chase.shunned) = self.graves.raise(&quarry.site);
-            chase
+    /// Replaces the wanted git data of one repository, and creates its job if necessary.
+    fn update_wanted(&mut self, id: JobId, data: WantedGitData) {
+        let mut job = self.jobs.remove(&id).unwrap_or_else(|| {
+            let mut job = Box::new(FetchJob::new(data.repo_path.clone()));
+            (job.past_visits, job.reported_urls) = self.history.take(&data.repo_path);
+            job
         });
-        let is_new = chase.wants.is_empty();
-        let mut before: BTreeMap<EventId, Want> =
-            std::mem::take(&mut chase.wants).into_iter().map(|want| (want.need.event, want)).collect();
+        let is_new = job.events.is_empty();
+        let mut before: BTreeMap<EventId, JobEvent> =
+            std::mem::take(&mut job.events).into_iter().map(|event| (event.wanted.id, event)).collect();
         let mut fresh = Vec::new();
         let mut seen = BTreeSet::new();
-        let (awake, dormant): (Vec<Need>, Vec<Need>) = quarry.needs.into_iter().partition(|need| !need.dormant);
-        for need in awake.into_iter().chain(dormant).take(limits::HUNT_NEEDS) {
-            if !seen.insert(need.event) {
+        let (active, dormant): (Vec<WantedEvent>, Vec<WantedEvent>) =
+            data.events.into_iter().partition(|wanted| !wanted.is_dormant);
+        for wanted in active.into_iter().chain(dormant).take(limits::MAX_EVENTS_PER_FETCH_JOB) {
+            if !seen.insert(wanted.id) {
                 continue;
             }
-            let known = before.remove(&need.event);
-            let woken = |want: &Want| want.need.dormant && !need.dormant;
-            if known.as_ref().is_none_or(|want| woken(want) || (need.due < want.need.due && !want.ripe)) {
-                fresh.push(chase.wants.len());
+            let known = before.remove(&wanted.id);
+            let woken = |event: &JobEvent| event.wanted.is_dormant && !wanted.is_dormant;
+            if known.as_ref().is_none_or(|event| woken(event) || (wanted.due < event.wanted.due && !event.is_due)) {
+                fresh.push(job.events.len());
             }
-            let want = self.renew(&mut chase, known, need);
-            chase.wants.push(want);
+            let event = self.merge_event(&mut job, known, wanted);
+            job.events.push(event);
         }
-        if self.has(Flaw::WantsAdded) {
-            chase.wants.extend(before.into_values());
+        if self.has_fault(Fault::OldWantsKept) {
+            job.events.extend(before.into_values());
         }
         if !fresh.is_empty() {
-            chase.attempts = 0;
-            chase.stops.values_mut().for_each(|stop| stop.visit.barren_until = None);
+            job.attempts = 0;
+            job.sources.values_mut().for_each(|source| source.visit.useless_refs_until = None);
         }
         for nth in &fresh {
-            let want = &mut chase.wants[*nth];
-            (want.due, want.ripe, want.told) = (NEVER, false, false);
-            want.unasked.clone_from(&want.stops);
+            let event = &mut job.events[*nth];
+            (event.due, event.is_due, event.is_reported) = (NEVER, false, false);
+            event.unasked.clone_from(&event.sources);
         }
         for nth in fresh {
-            let due = chase.wants[nth].need.due;
-            // A round that comes anyway may serve it; otherwise one is brought forward.
-            chase.wants[nth].due = match chase.round_for(due) {
+            let due = job.events[nth].wanted.due;
+            // A planned round may serve the event; otherwise one is brought forward.
+            job.events[nth].due = match job.round_for(due) {
                 _ if is_new => due,
                 Some(at) => due.max(at),
-                None => self.resets.hurry(self.now.mono, chase.owner(), due),
+                None => self.reset_limiter.schedule(self.now.mono, job.owner(), due),
             };
         }
-        self.tidy(&mut chase);
-        self.quarries.insert(id, chase);
-        self.cancel_needless(id);
-        self.restless.insert(id);
+        self.drop_unlisted_sources(&mut job);
+        self.jobs.insert(id, job);
+        self.cancel_unneeded(id);
+        self.runnable_jobs.insert(id);
     }
 
-    /// An event that waits, with what is known of it from before.
-    fn renew(&mut self, chase: &mut Chase, known: Option<Want>, need: Need) -> Want {
-        let mut want = match known {
-            Some(want) if want.need.places == need.places => want,
+    /// Returns the event of a job, with what is known about it from before.
+    fn merge_event(&mut self, job: &mut FetchJob, known: Option<JobEvent>, wanted: WantedEvent) -> JobEvent {
+        let mut event = match known {
+            Some(event) if event.wanted.sources == wanted.sources => event,
             known => {
-                let stops = self.stops(chase, &need);
+                let sources = self.resolve_sources(job, &wanted);
                 match known {
-                    Some(mut want) => {
-                        // Where it has not been yet, if the registrar still waits to hear of it.
-                        want.unasked.retain(|stop| stops.contains(stop));
-                        want.unasked.extend(stops.difference(&want.stops).copied());
-                        Want { stops, ..want }
+                    Some(mut event) => {
+                        // Sources that were not asked yet, in case the event was not reported as tried.
+                        event.unasked.retain(|source| sources.contains(source));
+                        event.unasked.extend(sources.difference(&event.sources).copied());
+                        JobEvent { sources, ..event }
                     }
-                    None => Want {
-                        unmet: need.oids.iter().cloned().collect(),
-                        met_at: self.now.mono,
-                        unasked: stops.clone(),
-                        stops,
+                    None => JobEvent {
+                        missing: wanted.oids.iter().cloned().collect(),
+                        last_received_at: self.now.mono,
+                        unasked: sources.clone(),
+                        sources,
                         due: NEVER,
-                        ripe: false,
-                        told: false,
-                        need: need.clone(),
+                        is_due: false,
+                        is_reported: false,
+                        wanted: wanted.clone(),
                     },
                 }
             }
         };
-        if want.need.oids != need.oids {
-            let met = |oid: &&String| want.need.oids.contains(*oid) && !want.unmet.contains(*oid);
-            let met: BTreeSet<String> = need.oids.iter().filter(met).cloned().collect();
-            want.unmet = need.oids.iter().filter(|oid| !met.contains(*oid)).cloned().collect();
+        if event.wanted.oids != wanted.oids {
+            let met = |oid: &&String| event.wanted.oids.contains(*oid) && !event.missing.contains(*oid);
+            let met: BTreeSet<String> = wanted.oids.iter().filter(met).cloned().collect();
+            event.missing = wanted.oids.iter().filter(|oid| !met.contains(*oid)).cloned().collect();
         }
-        want.need = need;
-        want
+        event.wanted = wanted;
+        event
     }
 
-    /// The places of an event, each once. What must not be called is said once.
-    fn stops(&mut self, chase: &mut Chase, need: &Need) -> BTreeSet<StopId> {
-        let mut stops = BTreeSet::new();
-        for place in need.places.iter().take(limits::HUNT_PLACES) {
-            let target = match Target::parse(&place.url, Purpose::Git, self.manners.reach) {
+    /// Returns the sources of an event, each once. URLs that must not be dialled are reported once.
+    fn resolve_sources(&mut self, job: &mut FetchJob, wanted: &WantedEvent) -> BTreeSet<SourceId> {
+        let mut sources = BTreeSet::new();
+        for listed in wanted.sources.iter().take(limits::MAX_FETCH_SOURCES_PER_EVENT) {
+            let target = match OutboundUrl::parse(&listed.url, UrlPurpose::Git, self.config.address_policy) {
                 Ok(target) => target,
                 Err(why) => {
-                    let room = chase.shunned.len() < limits::HUNT_STOPS;
-                    if room && chase.shunned.insert(place.url.clone()) {
-                        self.out.push_back(Output::Shun(chase.site.clone(), place.url.clone(), why));
+                    let has_space = job.reported_urls.len() < limits::MAX_SOURCES_PER_FETCH_JOB;
+                    if has_space && job.reported_urls.insert(listed.url.clone()) {
+                        self.outputs.push_back(FetchOutput::UrlForbidden(
+                            job.repo_path.clone(),
+                            listed.url.clone(),
+                            why,
+                        ));
                     }
                     continue;
                 }
             };
             let url = target.to_string();
-            if let Some((id, stop)) = chase.stops.iter_mut().find(|(_, stop)| stop.url == url) {
-                stop.grasp |= place.grasp;
-                stops.insert(*id);
+            if let Some((id, source)) = job.sources.iter_mut().find(|(_, source)| source.url == url) {
+                source.is_grasp |= listed.is_grasp;
+                sources.insert(*id);
                 continue;
             }
-            if chase.stops.len() >= limits::HUNT_STOPS {
+            if job.sources.len() >= limits::MAX_SOURCES_PER_FETCH_JOB {
                 continue;
             }
-            let origin = Origin::of(&target);
+            let origin = Origin::from_url(&target);
             let host = self.host(&origin.authority(), &origin.host().to_string());
-            self.hold_host(host);
-            chase.next_stop += 1;
-            let id = StopId(chase.next_stop);
-            let visit = chase.visits.remove(&url).unwrap_or_default();
-            let (grasp, state) = (place.grasp, State::Resting);
-            let stop = Stop { url, target, origin, host, grasp, state, visit, busy: 0, again: false };
-            chase.stops.insert(id, stop);
-            stops.insert(id);
+            self.add_host_source(host);
+            job.next_source_id += 1;
+            let id = SourceId(job.next_source_id);
+            let visit = job.past_visits.remove(&url).unwrap_or_default();
+            let (is_grasp, state) = (listed.is_grasp, SourceState::Resting);
+            let source =
+                Source { url, target, origin, host, is_grasp, state, visit, busy_answers: 0, has_new_events: false };
+            job.sources.insert(id, source);
+            sources.insert(id);
         }
-        stops
+        sources
     }
 
-    /// Drops places that no event names any more, unless one is just being asked.
-    fn tidy(&mut self, chase: &mut Chase) {
-        let named: BTreeSet<StopId> = chase.wants.iter().flat_map(|want| want.stops.iter().copied()).collect();
-        let gone = chase.stops.iter().filter(|(id, stop)| !named.contains(id) && !stop.is_active());
+    /// Drops sources that no event lists any more, except those that are being asked.
+    fn drop_unlisted_sources(&mut self, job: &mut FetchJob) {
+        let named: BTreeSet<SourceId> = job.events.iter().flat_map(|event| event.sources.iter().copied()).collect();
+        let gone = job.sources.iter().filter(|(id, source)| !named.contains(id) && !source.is_active());
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.drop_stop(chase, id);
+            self.drop_source(job, id);
         }
     }
 
-    /// No event names a place any more. What came of asking there is remembered.
-    pub(super) fn drop_stop(&mut self, chase: &mut Chase, id: StopId) {
-        let Some(stop) = chase.stops.remove(&id) else { return };
-        chase.order.retain(|other| *other != id);
-        self.drop_host(stop.host);
-        if stop.visit.asked_at().is_some() {
-            chase.visits.insert(stop.url, stop.visit);
-            if chase.visits.len() > limits::HUNT_GRAVE_STOPS {
-                let oldest = chase.visits.iter().min_by_key(|(_, visit)| visit.asked_at());
+    /// Drops a source that no event lists any more, and keeps what is known about it.
+    pub(super) fn drop_source(&mut self, job: &mut FetchJob, id: SourceId) {
+        let Some(source) = job.sources.remove(&id) else { return };
+        job.order.retain(|other| *other != id);
+        self.remove_host_source(source.host);
+        if source.visit.last_request_at().is_some() {
+            job.past_visits.insert(source.url, source.visit);
+            if job.past_visits.len() > limits::MAX_SOURCES_PER_PAST_JOB {
+                let oldest = job.past_visits.iter().min_by_key(|(_, visit)| visit.last_request_at());
                 let oldest = oldest.map(|(url, _)| url.clone());
-                oldest.map(|url| chase.visits.remove(&url));
+                oldest.map(|url| job.past_visits.remove(&url));
             }
         }
     }
 
-    /// Nobody needs what a quarry's fetches would bring.
-    pub(super) fn cancel_needless(&mut self, id: QuarryId) {
-        let Some(chase) = self.quarries.get(&id) else { return };
-        let flights = chase.active().filter_map(|stop| match stop.state {
-            State::Fetching { id, .. } => Some(id),
+    /// Cancels fetches whose objects no event of the job needs any more.
+    pub(super) fn cancel_unneeded(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let running = job.active().filter_map(|source| match source.state {
+            SourceState::Fetching { id, .. } => Some(id),
             _ => None,
         });
-        let needless = |id: &FetchId| self.flights.get(id).is_some_and(|flight| !chase.needs_any(&flight.oids));
-        for flight in flights.filter(needless).collect::<Vec<_>>() {
-            self.cancel(flight);
+        let needless = |id: &FetchId| self.fetches.get(id).is_some_and(|running| !job.needs_any(&running.oids));
+        for running in running.filter(needless).collect::<Vec<_>>() {
+            self.cancel(running);
         }
     }
 
     pub(super) fn cancel(&mut self, id: FetchId) {
-        let early = self.has(Flaw::CancelFreesSlot);
-        if let Some(flight) = self.flights.get_mut(&id).filter(|flight| !flight.cancelled) {
-            flight.cancelled = true;
-            self.out.push_back(Output::Cancel(id));
+        let early = self.has_fault(Fault::CancelFreesSlot);
+        if let Some(running) = self.fetches.get_mut(&id).filter(|running| !running.cancelled) {
+            running.cancelled = true;
+            self.outputs.push_back(FetchOutput::Cancel(id));
             if early {
-                self.fetched(id, &super::io::Catch { oids: Vec::new(), end: super::io::End::Cancelled });
+                self.handle_fetched(
+                    id,
+                    &super::io::FetchResult { oids: Vec::new(), outcome: super::io::FetchOutcome::Cancelled },
+                );
             }
         }
     }
 
-    /// Nothing is missing at a site any more.
-    fn lose(&mut self, id: QuarryId) {
-        let Some(chase) = self.quarries.remove(&id) else { return };
-        for (host, place) in &chase.places {
+    /// Ends a job because nothing is missing any more.
+    fn end_job(&mut self, id: JobId) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        for (host, entry) in &job.queue_entries {
             if let Some(host) = self.hosts.get_mut(*host) {
-                host.line.leave(place.seat, id);
+                host.queue.leave(entry.position, id);
             }
-            self.make_way(*host);
+            self.serve_mirrors_if_idle(*host);
         }
-        self.ring(Timer::Quarry(id), chase.alarm, None);
-        self.restless.remove(&id);
-        self.ending.remove(&id);
-        for stop in chase.stops.values() {
-            if let State::Fetching { id, .. } = stop.state {
+        self.set_alarm(Timer::Job(id), job.alarm, None);
+        self.runnable_jobs.remove(&id);
+        self.ending_jobs.remove(&id);
+        for source in job.sources.values() {
+            if let SourceState::Fetching { id, .. } = source.state {
                 self.cancel(id);
             }
-            self.drop_host(stop.host);
+            self.remove_host_source(source.host);
         }
-        self.graves.bury(self.now.mono, *chase);
+        self.history.store(self.now.mono, *job);
     }
 
-    /// A person is told once that a place is not called.
-    pub(super) fn shun(&mut self, site: &Site, stop: &mut Stop, why: crate::net::Forbidden) {
-        if !std::mem::replace(&mut stop.visit.shunned, true) {
-            self.out.push_back(Output::Shun(site.clone(), stop.url.clone(), why));
+    /// Reports once that a URL must not be dialled.
+    pub(super) fn report_forbidden(
+        &mut self,
+        repo_path: &RepoPath,
+        source: &mut Source,
+        why: crate::net::OutboundError,
+    ) {
+        if !std::mem::replace(&mut source.visit.is_reported, true) {
+            self.outputs.push_back(FetchOutput::UrlForbidden(repo_path.clone(), source.url.clone(), why));
         }
     }
 }

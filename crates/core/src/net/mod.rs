@@ -1,7 +1,10 @@
-//! Whom strangers may make us call. Relay and git URLs stand in events that anybody can sign, so each is looked at before
-//! a packet leaves: what it says ([`Target`]), whom it names ([`vet_name`]), where that name leads ([`vet_address`]).
+//! Which hosts may be dialled.
 //!
-//! The dialler keeps the rest of the promise: it connects to the very addresses that were looked at here.
+//! Relay and git URLs come from events that any client can sign. Each URL is checked before a packet is sent: its text
+//! ([`OutboundUrl`]), its host name ([`check_host_name`]) and the addresses the name resolves to ([`check_address`]).
+//! The dialer in `graspd/net` connects only to the addresses that were checked here.
+//!
+//! Called by [`fetch`](crate::fetch), by sync and by the dialer. See `docs/protocol.md#outbound-connections`.
 
 mod address;
 mod host_name;
@@ -12,80 +15,84 @@ mod tests;
 use std::fmt;
 use std::net::IpAddr;
 
-pub use address::{Scope, vet_address};
-pub use host_name::vet_name;
-pub use target::{Host, Purpose, Target};
+pub use address::{AddressScope, check_address};
+pub use host_name::check_host_name;
+pub use target::{OutboundHost, OutboundUrl, UrlPurpose};
 
 use crate::limits;
 
-/// How far calls may go.
+/// Which addresses may be dialled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
-    /// To public names and addresses only.
-    Global,
-    /// Anywhere, for tests and intranets: names and addresses are not looked at. Everything else is.
-    Anything,
+pub enum AddressPolicy {
+    /// Public names and addresses only.
+    PublicOnly,
+    /// Any name or address, for tests and intranets. All other checks of a URL still apply.
+    Any,
 }
 
-impl Reach {
-    /// Whether an address may be called.
-    pub fn vet(self, address: IpAddr) -> Result<(), Forbidden> {
+impl AddressPolicy {
+    /// Checks that an address may be dialled.
+    ///
+    /// # Errors
+    /// [`OutboundError::Address`] if only public addresses may be dialled and this one is not.
+    pub fn check(self, address: IpAddr) -> Result<(), OutboundError> {
         match self {
-            Self::Global => vet_address(address),
-            Self::Anything => Ok(()),
+            Self::PublicOnly => check_address(address),
+            Self::Any => Ok(()),
         }
     }
 }
 
-/// Why something must not be called.
+/// Why a URL, a host name or an address must not be dialled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Forbidden {
+pub enum OutboundError {
     /// The URL is longer than [`limits::MAX_URL_BYTES`].
     TooLong,
-    /// A program could take it for an option.
-    Dash,
-    /// A space, a control character, or one that URL readers disagree about.
-    Character,
-    /// It is no URL with a host.
+    /// The URL starts with a dash, so that a program could parse it as an option.
+    LeadingDash,
+    /// The URL contains a space, a control character, or a character that URL parsers treat differently.
+    InvalidCharacter,
+    /// The text is not a URL with a host.
     NotAUrl,
-    /// A protocol that is not spoken for this purpose.
+    /// The scheme is not supported for this purpose.
     Scheme,
-    /// A user name or a password.
+    /// The URL contains a user name or a password.
     Userinfo,
-    /// A fragment, which no server is ever sent.
+    /// The URL contains a fragment, which is never sent to a server.
     Fragment,
-    /// A query, which no repository has.
+    /// The URL contains a query, which no repository has.
     Query,
-    /// A port where something else than HTTP listens.
+    /// The port belongs to a service that is not HTTP.
     Port(u16),
-    /// A host name that is none: empty or long labels, other characters than a name has.
-    Name,
-    /// An address that is not written as four numbers, or a name that could be read as an address.
-    Numeric,
-    /// A name without a dot: only the local network knows it.
+    /// The host name is invalid: empty or long labels, or characters that a host name does not have.
+    HostName,
+    /// The host is an address that is not written as four decimal numbers, or a name that could be parsed as an
+    /// address.
+    NumericHost,
+    /// The host name has no dot, so it resolves only in the local network.
     SingleLabel,
-    /// A name that never leads into the public network.
+    /// The host name is reserved and never resolves to a public host.
     SpecialUse,
-    /// An address that is not a public one.
-    Address(IpAddr, Scope),
+    /// The address is not public.
+    Address(IpAddr, AddressScope),
 }
 
-impl fmt::Display for Forbidden {
+impl fmt::Display for OutboundError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong => write!(f, "the URL is longer than {} bytes", limits::MAX_URL_BYTES),
-            Self::Dash => f.write_str("the URL begins like an option"),
-            Self::Character => f.write_str("the URL has a character that does not belong there"),
+            Self::TooLong => write!(f, "URL is longer than {} bytes", limits::MAX_URL_BYTES),
+            Self::LeadingDash => f.write_str("URL starts with a dash"),
+            Self::InvalidCharacter => f.write_str("URL contains an invalid character"),
             Self::NotAUrl => f.write_str("not a URL with a host"),
-            Self::Scheme => f.write_str("the URL is of a protocol that is not called"),
-            Self::Userinfo => f.write_str("the URL carries a user name or a password"),
-            Self::Fragment => f.write_str("the URL carries a fragment"),
-            Self::Query => f.write_str("the URL carries a query"),
-            Self::Port(port) => write!(f, "port {port} is not called"),
-            Self::Name => f.write_str("not a host name"),
-            Self::Numeric => f.write_str("an address in an unusual form"),
-            Self::SingleLabel => f.write_str("a host name without a dot"),
-            Self::SpecialUse => f.write_str("a host name of special use"),
+            Self::Scheme => f.write_str("URL scheme is not supported"),
+            Self::Userinfo => f.write_str("URL contains a user name or a password"),
+            Self::Fragment => f.write_str("URL contains a fragment"),
+            Self::Query => f.write_str("URL contains a query"),
+            Self::Port(port) => write!(f, "port {port} is blocked"),
+            Self::HostName => f.write_str("invalid host name"),
+            Self::NumericHost => f.write_str("IP address in an unusual notation"),
+            Self::SingleLabel => f.write_str("host name without a dot"),
+            Self::SpecialUse => f.write_str("host name is reserved for special use"),
             Self::Address(address, scope) => write!(f, "{address} is {scope}"),
         }
     }

@@ -1,6 +1,6 @@
-//! What may be called and what may not, in tables.
+//! Tables of accepted and rejected URLs and addresses.
 
-use Purpose::{Git, Relay};
+use UrlPurpose::{Git, Relay};
 
 use super::*;
 
@@ -9,18 +9,18 @@ fn address(text: &str) -> IpAddr {
 }
 
 #[test]
-fn o_01_hostile_urls_are_refused_with_their_reason() {
-    use Forbidden::{
-        Character, Dash, Fragment, Name, NotAUrl, Numeric, Port, Query, Scheme, SingleLabel, SpecialUse, TooLong,
-        Userinfo,
+fn hostile_urls_are_rejected_with_their_reason() {
+    use OutboundError::{
+        Fragment, HostName, InvalidCharacter, LeadingDash, NotAUrl, NumericHost, Port, Query, Scheme, SingleLabel,
+        SpecialUse, TooLong, Userinfo,
     };
-    let loopback = Forbidden::Address(address("127.0.0.1"), Scope::Loopback);
+    let loopback = OutboundError::Address(address("127.0.0.1"), AddressScope::Loopback);
     let long_url = format!("wss://relay.tld/{}", "a".repeat(limits::MAX_URL_BYTES));
     let swelling = format!("wss://relay.tld/{}", "é".repeat(limits::MAX_URL_BYTES / 4));
     let long_label = format!("wss://{}.tld", "a".repeat(64));
     let long_name = format!("wss://{}tld", "a.".repeat(130));
-    let table: &[(&str, Purpose, Forbidden)] = &[
-        // Another protocol.
+    let table: &[(&str, UrlPurpose, OutboundError)] = &[
+        // Unsupported schemes.
         ("", Relay, NotAUrl),
         ("relay.tld", Relay, NotAUrl),
         ("//relay.tld/", Relay, NotAUrl),
@@ -35,18 +35,18 @@ fn o_01_hostile_urls_are_refused_with_their_reason() {
         ("file://git.tld/a.git", Git, Scheme),
         ("gopher://git.tld:70/_x", Git, Scheme),
         ("dict://git.tld/x", Git, Scheme),
-        ("ext::sh -c id", Git, Character),
+        ("ext::sh -c id", Git, InvalidCharacter),
         ("ext::sh", Git, Scheme),
         ("fd::17", Git, Scheme),
         ("data:text/plain,x", Git, Scheme),
         ("javascript:alert(1)", Git, Scheme),
         ("git@git.tld:a.git", Git, NotAUrl),
         ("/srv/git/a.git", Git, NotAUrl),
-        // Another program's option.
-        ("--upload-pack=touch", Git, Dash),
-        ("-oProxyCommand=id", Git, Dash),
-        ("https://-oProxyCommand/x", Git, Name),
-        // Secrets and what no server is sent.
+        // Options of another program.
+        ("--upload-pack=touch", Git, LeadingDash),
+        ("-oProxyCommand=id", Git, LeadingDash),
+        ("https://-oProxyCommand/x", Git, HostName),
+        // Credentials, and parts that are never sent to a server.
         ("https://user@git.tld/a.git", Git, Userinfo),
         ("https://user:secret@git.tld/a.git", Git, Userinfo),
         ("https://:@git.tld/a.git", Git, Userinfo),
@@ -57,18 +57,18 @@ fn o_01_hostile_urls_are_refused_with_their_reason() {
         ("wss://relay.tld#@127.0.0.1/", Relay, Fragment),
         ("https://git.tld/a.git?service=x", Git, Query),
         ("https://git.tld/a.git?", Git, Query),
-        // Characters that readers disagree about.
-        (" wss://relay.tld", Relay, Character),
-        ("wss://relay.tld ", Relay, Character),
-        ("wss://relay.tld/a b", Relay, Character),
-        ("wss://relay.tld/\r\nHost: x", Relay, Character),
-        ("wss://rel\tay.tld/", Relay, Character),
-        ("wss://relay.tld/\0", Relay, Character),
-        ("wss://relay.tld/\u{7f}", Relay, Character),
-        ("wss://relay.tld/\u{a0}", Relay, Character),
-        ("wss://relay.tld/\u{2028}", Relay, Character),
-        ("https://git.tld\\@127.0.0.1/", Git, Character),
-        ("https:\\\\127.0.0.1\\x", Git, Character),
+        // Characters that parsers treat differently.
+        (" wss://relay.tld", Relay, InvalidCharacter),
+        ("wss://relay.tld ", Relay, InvalidCharacter),
+        ("wss://relay.tld/a b", Relay, InvalidCharacter),
+        ("wss://relay.tld/\r\nHost: x", Relay, InvalidCharacter),
+        ("wss://rel\tay.tld/", Relay, InvalidCharacter),
+        ("wss://relay.tld/\0", Relay, InvalidCharacter),
+        ("wss://relay.tld/\u{7f}", Relay, InvalidCharacter),
+        ("wss://relay.tld/\u{a0}", Relay, InvalidCharacter),
+        ("wss://relay.tld/\u{2028}", Relay, InvalidCharacter),
+        ("https://git.tld\\@127.0.0.1/", Git, InvalidCharacter),
+        ("https:\\\\127.0.0.1\\x", Git, InvalidCharacter),
         ("https:git.tld/a.git", Git, NotAUrl),
         ("https:/git.tld/a.git", Git, NotAUrl),
         ("https:///git.tld/a.git", Git, NotAUrl),
@@ -111,55 +111,63 @@ fn o_01_hostile_urls_are_refused_with_their_reason() {
         ("wss://intranet/", Relay, SpecialUse),
         ("wss://router/", Relay, SingleLabel),
         ("wss://com./", Relay, SingleLabel),
-        ("wss://a..tld/", Relay, Name),
-        ("wss://.relay.tld/", Relay, Name),
-        ("wss://relay.tld../", Relay, Name),
-        ("wss://relay-.tld/", Relay, Name),
-        ("wss://rel!ay.tld/", Relay, Name),
-        ("wss://rel%61y.tld/", Relay, Name),
-        (&long_label, Relay, Name),
-        (&long_name, Relay, Name),
-        // Addresses, and names that are addresses to somebody.
+        ("wss://a..tld/", Relay, HostName),
+        ("wss://.relay.tld/", Relay, HostName),
+        ("wss://relay.tld../", Relay, HostName),
+        ("wss://relay-.tld/", Relay, HostName),
+        ("wss://rel!ay.tld/", Relay, HostName),
+        ("wss://rel%61y.tld/", Relay, HostName),
+        (&long_label, Relay, HostName),
+        (&long_name, Relay, HostName),
+        // Addresses, and names that some parsers read as addresses.
         ("wss://127.0.0.1/", Relay, loopback),
         ("wss://127.0.0.1:7777/", Relay, loopback),
-        ("wss://0x7f.1/", Relay, Numeric),
-        ("wss://0X7F.0.0.1/", Relay, Numeric),
-        ("wss://2130706433/", Relay, Numeric),
-        ("wss://0x7f000001/", Relay, Numeric),
-        ("wss://017700000001/", Relay, Numeric),
-        ("wss://127.1/", Relay, Numeric),
-        ("wss://0177.0.0.1/", Relay, Numeric),
-        ("wss://127.0.0.01/", Relay, Numeric),
-        ("wss://127.0.0.1./", Relay, Numeric),
-        ("wss://134744072/", Relay, Numeric),
-        ("wss://1.1/", Relay, Numeric),
-        ("wss://１２７.０.０.１/", Relay, Numeric),
-        ("wss://127。0。0。1/", Relay, Numeric),
-        ("wss://%31%32%37.0.0.1/", Relay, Name),
+        ("wss://0x7f.1/", Relay, NumericHost),
+        ("wss://0X7F.0.0.1/", Relay, NumericHost),
+        ("wss://2130706433/", Relay, NumericHost),
+        ("wss://0x7f000001/", Relay, NumericHost),
+        ("wss://017700000001/", Relay, NumericHost),
+        ("wss://127.1/", Relay, NumericHost),
+        ("wss://0177.0.0.1/", Relay, NumericHost),
+        ("wss://127.0.0.01/", Relay, NumericHost),
+        ("wss://127.0.0.1./", Relay, NumericHost),
+        ("wss://134744072/", Relay, NumericHost),
+        ("wss://1.1/", Relay, NumericHost),
+        ("wss://１２７.０.０.１/", Relay, NumericHost),
+        ("wss://127。0。0。1/", Relay, NumericHost),
+        ("wss://%31%32%37.0.0.1/", Relay, HostName),
         ("wss://127.0.0.256/", Relay, NotAUrl),
         ("wss://1.2.3.4.5/", Relay, NotAUrl),
         ("wss://relay.0x7f/", Relay, NotAUrl),
         ("wss://[::1%25eth0]/", Relay, NotAUrl),
         ("wss://[::1/", Relay, NotAUrl),
         ("wss://::1/", Relay, NotAUrl),
-        ("wss://[::1]/", Relay, Forbidden::Address(address("::1"), Scope::Loopback)),
-        ("wss://[::]:80/", Relay, Forbidden::Address(address("::"), Scope::Unspecified)),
-        ("wss://[::ffff:127.0.0.1]/", Relay, Forbidden::Address(address("::ffff:127.0.0.1"), Scope::Loopback)),
-        ("wss://[::ffff:7f00:1]/", Relay, Forbidden::Address(address("::ffff:127.0.0.1"), Scope::Loopback)),
-        ("http://169.254.169.254/latest", Git, Forbidden::Address(address("169.254.169.254"), Scope::LinkLocal)),
-        ("http://[fd00:ec2::254]/latest", Git, Forbidden::Address(address("fd00:ec2::254"), Scope::Private)),
-        ("https://10.0.0.1/a.git", Git, Forbidden::Address(address("10.0.0.1"), Scope::Private)),
+        ("wss://[::1]/", Relay, OutboundError::Address(address("::1"), AddressScope::Loopback)),
+        ("wss://[::]:80/", Relay, OutboundError::Address(address("::"), AddressScope::Unspecified)),
+        (
+            "wss://[::ffff:127.0.0.1]/",
+            Relay,
+            OutboundError::Address(address("::ffff:127.0.0.1"), AddressScope::Loopback),
+        ),
+        ("wss://[::ffff:7f00:1]/", Relay, OutboundError::Address(address("::ffff:127.0.0.1"), AddressScope::Loopback)),
+        (
+            "http://169.254.169.254/latest",
+            Git,
+            OutboundError::Address(address("169.254.169.254"), AddressScope::LinkLocal),
+        ),
+        ("http://[fd00:ec2::254]/latest", Git, OutboundError::Address(address("fd00:ec2::254"), AddressScope::Private)),
+        ("https://10.0.0.1/a.git", Git, OutboundError::Address(address("10.0.0.1"), AddressScope::Private)),
     ];
     assert!(table.len() >= 80, "{}", table.len());
-    for (text, purpose, why) in table {
-        assert_eq!(Target::parse(text, *purpose, Reach::Global), Err(*why), "{text}");
-        assert!(!why.to_string().is_empty());
+    for (text, purpose, reason) in table {
+        assert_eq!(OutboundUrl::parse(text, *purpose, AddressPolicy::PublicOnly), Err(*reason), "{text}");
+        assert!(!reason.to_string().is_empty());
     }
 }
 
 #[test]
-fn o_01_good_urls_pass_in_canonical_form() {
-    let table: &[(&str, Purpose, &str)] = &[
+fn valid_urls_are_accepted_in_canonical_form() {
+    let table: &[(&str, UrlPurpose, &str)] = &[
         ("wss://relay.tld", Relay, "wss://relay.tld/"),
         ("wss://relay.tld/", Relay, "wss://relay.tld/"),
         ("ws://relay.tld", Relay, "ws://relay.tld/"),
@@ -188,19 +196,19 @@ fn o_01_good_urls_pass_in_canonical_form() {
     ];
     assert!(table.len() >= 20);
     for (text, purpose, canonical) in table {
-        let target = Target::parse(text, *purpose, Reach::Global).expect(text);
+        let target = OutboundUrl::parse(text, *purpose, AddressPolicy::PublicOnly).expect(text);
         assert_eq!(target.to_string(), *canonical);
-        let again = Target::parse(canonical, *purpose, Reach::Global).expect("canonical");
+        let again = OutboundUrl::parse(canonical, *purpose, AddressPolicy::PublicOnly).expect("canonical");
         assert_eq!(again, target, "{text}");
     }
-    let target = Target::parse("wss://relay.tld:8443/a?b", Relay, Reach::Global).expect("good");
+    let target = OutboundUrl::parse("wss://relay.tld:8443/a?b", Relay, AddressPolicy::PublicOnly).expect("good");
     assert_eq!((target.authority().as_str(), target.port(), target.path()), ("relay.tld:8443", 8443, "/a?b"));
     assert!(target.is_tls());
 }
 
 #[test]
-fn o_01_only_public_addresses_pass() {
-    use Scope::{
+fn only_public_addresses_are_accepted() {
+    use AddressScope::{
         Benchmarking, Documentation, LinkLocal, Loopback, Multicast, Private, Reserved, Shared, Tunnel, Unspecified,
     };
     for (text, scope) in [
@@ -269,8 +277,8 @@ fn o_01_only_public_addresses_pass() {
         ("ff0e::1", Multicast),
     ] {
         let address = address(text);
-        assert_eq!(vet_address(address), Err(Forbidden::Address(address, scope)), "{text}");
-        assert_eq!(Reach::Anything.vet(address), Ok(()));
+        assert_eq!(check_address(address), Err(OutboundError::Address(address, scope)), "{text}");
+        assert_eq!(AddressPolicy::Any.check(address), Ok(()));
     }
     for text in [
         "1.1.1.1",
@@ -298,28 +306,28 @@ fn o_01_only_public_addresses_pass() {
         "3ffe::1",
         "3fff:1000::1",
     ] {
-        assert_eq!(Reach::Global.vet(address(text)), Ok(()), "{text}");
+        assert_eq!(AddressPolicy::PublicOnly.check(address(text)), Ok(()), "{text}");
     }
 }
 
 #[test]
-fn with_any_reach_only_names_and_addresses_are_left_alone() {
+fn any_policy_skips_only_host_and_address_checks() {
     for text in ["ws://127.0.0.1:7334", "ws://localhost:8080/x", "wss://router", "ws://[::1]:9", "ws://a.test"] {
-        let parsed = Target::parse(text, Relay, Reach::Anything);
+        let parsed = OutboundUrl::parse(text, Relay, AddressPolicy::Any);
         match text.ends_with(":9") {
-            true => assert_eq!(parsed, Err(Forbidden::Port(9))),
+            true => assert_eq!(parsed, Err(OutboundError::Port(9))),
             false => assert!(parsed.is_ok(), "{text}: {parsed:?}"),
         }
     }
-    for (text, why) in [
-        ("http://127.0.0.1/", Forbidden::Scheme),
-        ("ws://u@127.0.0.1/", Forbidden::Userinfo),
-        ("ws://127.0.0.1/#x", Forbidden::Fragment),
-        ("ws://127.1/", Forbidden::Numeric),
-        ("ws://127.0.0.1:25/", Forbidden::Port(25)),
-        ("ws://-x/", Forbidden::Name),
-        ("ws://127.0.0.1/\n", Forbidden::Character),
+    for (text, reason) in [
+        ("http://127.0.0.1/", OutboundError::Scheme),
+        ("ws://u@127.0.0.1/", OutboundError::Userinfo),
+        ("ws://127.0.0.1/#x", OutboundError::Fragment),
+        ("ws://127.1/", OutboundError::NumericHost),
+        ("ws://127.0.0.1:25/", OutboundError::Port(25)),
+        ("ws://-x/", OutboundError::HostName),
+        ("ws://127.0.0.1/\n", OutboundError::InvalidCharacter),
     ] {
-        assert_eq!(Target::parse(text, Relay, Reach::Anything), Err(why), "{text}");
+        assert_eq!(OutboundUrl::parse(text, Relay, AddressPolicy::Any), Err(reason), "{text}");
     }
 }

@@ -1,50 +1,50 @@
-//! NIP-42: has the client shown to hold a key?
+//! Checks of client authentication events (NIP-42).
 
 use std::fmt;
 
 use super::event::Event;
 use super::kinds;
 use crate::limits;
-use crate::repo::Service;
+use crate::repo::ServiceAddress;
 use crate::time::Timestamp;
 
-/// Why an authentication is refused.
+/// The reason why an authentication event is rejected. `Display` is the text of the `OK` message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadAuth {
-    /// Not kind 22242.
+pub enum AuthError {
+    /// The kind is not 22242.
     Kind,
-    /// Not the challenge that this connection was sent.
+    /// The challenge is not the one that was sent on this connection.
     Challenge,
-    /// Made for another relay.
+    /// No `relay` tag names this relay.
     Relay,
-    /// Made too long ago, or in the future.
+    /// `created_at` differs from the current time by more than [`limits::AUTH_MAX_AGE_SECS`].
     Age,
 }
 
-impl fmt::Display for BadAuth {
+impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Kind => "invalid: authentication events are of kind 22242",
-            Self::Challenge => "invalid: the challenge is not the one of this connection",
+            Self::Kind => "invalid: authentication events must have kind 22242",
+            Self::Challenge => "invalid: the challenge does not match this connection",
             Self::Relay => "invalid: the relay tag does not name this relay",
             Self::Age => "invalid: created_at is not within ten minutes of now",
         })
     }
 }
 
-/// Judges an answer to a challenge; id and signature have been checked.
-pub fn check(event: &Event, challenge: &str, service: &Service, now: Timestamp) -> Result<(), BadAuth> {
+/// Checks an answer to a challenge. The caller has verified id and signature.
+pub fn check(event: &Event, challenge: &str, service: &ServiceAddress, now: Timestamp) -> Result<(), AuthError> {
     if event.kind != kinds::AUTH {
-        return Err(BadAuth::Kind);
+        return Err(AuthError::Kind);
     }
     if event.tag("challenge") != Some(challenge) {
-        return Err(BadAuth::Challenge);
+        return Err(AuthError::Challenge);
     }
-    if !event.values("relay").any(|url| service.is_own_relay(url)) {
-        return Err(BadAuth::Relay);
+    if !event.values("relay").any(|url| service.is_own_relay_url(url)) {
+        return Err(AuthError::Relay);
     }
-    if event.created_at.0.abs_diff(now.0) > limits::AUTH_MAX_AGE_SECS {
-        return Err(BadAuth::Age);
+    if event.created_at.0.abs_diff(now.0) > limits::MAX_AUTH_EVENT_AGE_SECS {
+        return Err(AuthError::Age);
     }
     Ok(())
 }

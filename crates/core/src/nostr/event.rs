@@ -1,4 +1,4 @@
-//! A nostr event, as it was claimed: not yet verified.
+//! Nostr events as received, before verification, and the order between versions of replaceable events.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,27 +9,27 @@ use super::keys::PublicKey;
 use super::{hex, kinds};
 use crate::time::Timestamp;
 
-/// The hash that names an event.
+/// The id of an event: the SHA-256 hash of its canonical serialisation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub [u8; 32]);
 
 impl EventId {
-    /// Reads 64 lower-case hex digits.
+    /// Parses 64 lower-case hex digits.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         hex::decode(text).map(Self)
     }
 
-    /// Reads the canonical `note1…` form (NIP-19).
+    /// Parses the canonical `note1…` form (NIP-19).
     #[must_use]
     pub fn from_note(text: &str) -> Option<Self> {
-        super::keys::from_bech32("note", text).map(Self)
+        super::keys::decode_bech32("note", text).map(Self)
     }
 
-    /// Reads the `nevent1…` form (NIP-19): where it may be found and whose it is are left aside.
+    /// Parses the `nevent1…` form (NIP-19). Its relay hints and author are ignored.
     #[must_use]
     pub fn from_nevent(text: &str) -> Option<Self> {
-        let fields = super::keys::fields("nevent", text)?;
+        let fields = super::keys::decode_tlv("nevent", text)?;
         fields.get(&0)?.as_slice().try_into().ok().map(Self)
     }
 }
@@ -46,61 +46,61 @@ impl fmt::Debug for EventId {
     }
 }
 
-/// What decides between two versions of a replaceable thing.
+/// The time and id of an event, which decide between two versions of a replaceable event. See [`supersedes`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Stamp {
-    /// The later one wins;
+pub struct EventVersion {
+    /// The later version wins.
     pub created_at: Timestamp,
-    /// in the same second, the lower id.
+    /// Of two versions of the same second the lower id wins.
     pub id: EventId,
 }
 
-/// Whether version `a` wins over version `b` (NIP-01). This is the only comparison of versions in the house: the store,
-/// purgatory, the choice of the authoritative state and push matching all use it.
+/// Returns whether version `a` replaces version `b` (NIP-01). This is the only comparison of versions in graspd: the
+/// store, purgatory, the choice of the authoritative state and push matching all use it.
 #[must_use]
-pub fn supersedes(a: Stamp, b: Stamp) -> bool {
+pub fn supersedes(a: EventVersion, b: EventVersion) -> bool {
     (a.created_at, std::cmp::Reverse(a.id)) > (b.created_at, std::cmp::Reverse(b.id))
 }
 
-/// An event as it was sent. [`Signed`](super::Signed) is one whose id and signature are right.
+/// An event as received, with unverified id and signature. [`SignedEvent`](super::SignedEvent) is the verified form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// The claimed hash.
+    /// Id as received.
     pub id: EventId,
-    /// The claimed author.
+    /// Author as received.
     pub pubkey: PublicKey,
-    /// When its author says it was made.
+    /// Creation time stated by the author.
     pub created_at: Timestamp,
-    /// Its kind.
+    /// Kind.
     pub kind: u16,
-    /// Its tags.
+    /// Tags.
     pub tags: Vec<Vec<String>>,
-    /// Its content.
+    /// Content.
     pub content: String,
-    /// The claimed signature.
+    /// Signature as received.
     pub sig: [u8; 64],
 }
 
-/// Why a text is no event.
+/// The reason why a text could not be parsed as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Malformed {
-    /// Not JSON, or a member is missing or of the wrong type; the parser's own words.
-    Shape(String),
-    /// Not lower-case hex of the right length.
+pub enum EventParseError {
+    /// The text is not JSON, or a member is missing or has the wrong type. Contains the message of the JSON parser.
+    Json(String),
+    /// The named member is not lower-case hex of the right length.
     Hex(&'static str),
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for EventParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape(why) => f.write_str(why),
+            Self::Json(why) => f.write_str(why),
             Self::Hex(member) => write!(f, "`{member}` is not lower-case hex of the right length"),
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct EventJson<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
@@ -114,50 +114,51 @@ struct Wire<'a> {
 }
 
 impl Event {
-    /// Reads an event from its JSON text. Unknown members are dropped: they are not signed.
-    pub fn parse(text: &str) -> Result<Self, Malformed> {
+    /// Parses an event from its JSON text. Unknown members are dropped, because they are not signed.
+    pub fn parse(text: &str) -> Result<Self, EventParseError> {
         if !is_object(text) {
-            return Err(Malformed::Shape("an event is an object".to_owned()));
+            return Err(EventParseError::Json("an event must be a JSON object".to_owned()));
         }
-        let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| Malformed::Shape(explain(&error)))?;
+        let json: EventJson<'_> =
+            serde_json::from_str(text).map_err(|error| EventParseError::Json(describe_json_error(&error)))?;
         Ok(Self {
-            id: EventId::from_hex(&wire.id).ok_or(Malformed::Hex("id"))?,
-            pubkey: PublicKey::from_hex(&wire.pubkey).ok_or(Malformed::Hex("pubkey"))?,
-            created_at: Timestamp(wire.created_at),
-            kind: wire.kind,
-            tags: wire.tags,
-            content: wire.content,
-            sig: hex::decode(&wire.sig).ok_or(Malformed::Hex("sig"))?,
+            id: EventId::from_hex(&json.id).ok_or(EventParseError::Hex("id"))?,
+            pubkey: PublicKey::from_hex(&json.pubkey).ok_or(EventParseError::Hex("pubkey"))?,
+            created_at: Timestamp(json.created_at),
+            kind: json.kind,
+            tags: json.tags,
+            content: json.content,
+            sig: hex::decode(&json.sig).ok_or(EventParseError::Hex("sig"))?,
         })
     }
 
-    /// The id that a text which is no event at least claims, so that its refusal can be addressed.
+    /// Returns the `id` member of a text that is not a valid event, so that the `OK` message can name it.
     #[must_use]
     pub fn claimed_id(text: &str) -> Option<EventId> {
         #[derive(Deserialize)]
-        struct Claim<'a> {
+        struct ClaimedId<'a> {
             #[serde(borrow)]
             id: Cow<'a, str>,
         }
-        serde_json::from_str::<Claim<'_>>(text)
+        serde_json::from_str::<ClaimedId<'_>>(text)
             .ok()
             .filter(|_| is_object(text))
             .and_then(|claim| EventId::from_hex(&claim.id))
     }
 
-    /// What decides between this event and another version of it.
+    /// Returns the version of this event, for comparison with [`supersedes`].
     #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp { created_at: self.created_at, id: self.id }
+    pub fn version(&self) -> EventVersion {
+        EventVersion { created_at: self.created_at, id: self.id }
     }
 
-    /// The first value of the first tag with this name.
+    /// Returns the first value of the first tag with this name.
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<&str> {
         self.tags.iter().find(|tag| tag.len() > 1 && tag[0] == name).map(|tag| tag[1].as_str())
     }
 
-    /// The first value of every tag with this name.
+    /// Iterates over the first value of every tag with this name.
     pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.tags
             .iter()
@@ -165,7 +166,7 @@ impl Event {
             .filter_map(|tag| Some(tag.get(1)?.as_str()))
     }
 
-    /// All values of every tag with this name, one after the other.
+    /// Iterates over all values of every tag with this name.
     pub fn all_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.tags
             .iter()
@@ -173,87 +174,87 @@ impl Event {
             .flat_map(|tag| tag[1..].iter().map(String::as_str))
     }
 
-    /// The single-letter tags that are indexed: letter and first value.
+    /// Iterates over the single-letter tags, which are indexed: letter and first value.
     pub fn indexed_tags(&self) -> impl Iterator<Item = (u8, &str)> {
-        self.tags.iter().filter_map(|tag| Some((letter(tag.first()?)?, tag.get(1)?.as_str())))
+        self.tags.iter().filter_map(|tag| Some((tag_letter(tag.first()?)?, tag.get(1)?.as_str())))
     }
 
-    /// Where this event stands among its versions: `(kind, author, d)` if it is replaceable or addressable.
+    /// Returns the coordinate `(kind, author, d)` of a replaceable or addressable event, `None` for other kinds.
     #[must_use]
     pub fn coordinate(&self) -> Option<Coordinate> {
         let d = match kinds::class(self.kind) {
-            kinds::Class::Replaceable => String::new(),
-            kinds::Class::Addressable => self.tag("d").unwrap_or_default().to_owned(),
-            kinds::Class::Regular | kinds::Class::Ephemeral => return None,
+            kinds::KindClass::Replaceable => String::new(),
+            kinds::KindClass::Addressable => self.tag("d").unwrap_or_default().to_owned(),
+            kinds::KindClass::Regular | kinds::KindClass::Ephemeral => return None,
         };
         Some(Coordinate { kind: self.kind, pubkey: self.pubkey, d })
     }
 
-    /// When the event asks to be forgotten (NIP-40). A value that is no number means nothing.
+    /// Returns the expiration time (NIP-40). A value that is not a number is ignored.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.tag("expiration")?.parse().ok().map(Timestamp)
     }
 
-    /// Whether the event may only be published by its author (NIP-70).
+    /// Returns whether only the author may publish the event (NIP-70).
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.tags.iter().any(|tag| tag.first().is_some_and(|name| name == "-"))
     }
 }
 
-/// Whether a text can only be an object: serde takes an array of the right values for a struct, too.
+/// Returns whether a JSON text is an object. Needed because serde also accepts an array of the right values for a struct.
 fn is_object(text: &str) -> bool {
     text.trim_ascii_start().starts_with('{')
 }
 
-/// A parser's complaint without its position and without more of a stranger's text than is useful.
-pub(crate) fn explain(error: &serde_json::Error) -> String {
+/// Returns the message of a JSON parser without the position, limited to 120 characters because it may quote input.
+pub(crate) fn describe_json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
     text.chars().take(120).collect()
 }
 
-/// The letter of a single-letter tag name.
+/// Returns the letter of a single-letter tag name.
 #[must_use]
-pub fn letter(name: &str) -> Option<u8> {
+pub fn tag_letter(name: &str) -> Option<u8> {
     match name.as_bytes() {
         [letter] if letter.is_ascii_alphabetic() => Some(*letter),
         _ => None,
     }
 }
 
-/// The address of a replaceable or addressable event.
+/// The coordinate of a replaceable or addressable event, written `kind:pubkey:d`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Coordinate {
     /// Kind.
     pub kind: u16,
     /// Author.
     pub pubkey: PublicKey,
-    /// Identifier; empty for replaceable kinds.
+    /// Value of the `d` tag. Empty for replaceable kinds.
     pub d: String,
 }
 
 impl Coordinate {
-    /// Reads `kind:pubkey:d`. The identifier may itself contain colons; for replaceable kinds `kind:pubkey` is
-    /// tolerated. Coordinates of kinds that have none are refused.
+    /// Parses `kind:pubkey:d`. The `d` part may contain colons. For replaceable kinds `kind:pubkey` is accepted too.
+    /// Returns `None` for kinds that are neither replaceable nor addressable.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         let kind: u16 = parts.next().filter(|kind| kind.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()?;
         let pubkey = PublicKey::from_hex(parts.next()?)?;
         let d = match (kinds::class(kind), parts.next()) {
-            (kinds::Class::Addressable, Some(d)) => d.to_owned(),
-            (kinds::Class::Replaceable, None | Some("")) => String::new(),
+            (kinds::KindClass::Addressable, Some(d)) => d.to_owned(),
+            (kinds::KindClass::Replaceable, None | Some("")) => String::new(),
             _ => return None,
         };
         Some(Self { kind, pubkey, d })
     }
 
-    /// Reads the `naddr1…` form (NIP-19): where it may be found is left aside.
+    /// Parses the `naddr1…` form (NIP-19). Its relay hints are ignored.
     #[must_use]
     pub fn from_naddr(text: &str) -> Option<Self> {
-        let fields = super::keys::fields("naddr", text)?;
+        let fields = super::keys::decode_tlv("naddr", text)?;
         let kind = u32::from_be_bytes(fields.get(&3)?.as_slice().try_into().ok()?);
         let pubkey = PublicKey(fields.get(&2)?.as_slice().try_into().ok()?);
         let d = String::from_utf8(fields.get(&0)?.clone()).ok()?;
@@ -272,13 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g15_6_later_wins_then_the_lower_id() {
-        let stamp = |created_at, id| Stamp { created_at: Timestamp(created_at), id: EventId([id; 32]) };
-        assert!(supersedes(stamp(51, 0xff), stamp(50, 0)));
-        assert!(!supersedes(stamp(50, 0), stamp(51, 0xff)));
-        assert!(supersedes(stamp(50, 0x0a), stamp(50, 0x0f)));
-        assert!(!supersedes(stamp(50, 0xff), stamp(50, 0x0f)));
-        assert!(!supersedes(stamp(50, 1), stamp(50, 1)));
+    fn newer_event_wins_and_lower_id_breaks_ties() {
+        let version = |created_at, id| EventVersion { created_at: Timestamp(created_at), id: EventId([id; 32]) };
+        assert!(supersedes(version(51, 0xff), version(50, 0)));
+        assert!(!supersedes(version(50, 0), version(51, 0xff)));
+        assert!(supersedes(version(50, 0x0a), version(50, 0x0f)));
+        assert!(!supersedes(version(50, 0xff), version(50, 0x0f)));
+        assert!(!supersedes(version(50, 1), version(50, 1)));
     }
 
     #[test]
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_members_are_dropped_and_bad_ones_named() {
+    fn unknown_members_are_dropped_and_invalid_members_are_named() {
         let good = format!(
             r#"{{"id":"{}","pubkey":"{}","created_at":1,"kind":1,"tags":[["e","x"]],"content":"","sig":"{}","evil":[1]}}"#,
             "00".repeat(32),

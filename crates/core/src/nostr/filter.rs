@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::event::{Event, EventId, explain};
+use super::event::{Event, EventId, describe_json_error};
 use super::hex;
 use super::keys::PublicKey;
 use crate::limits;
 use crate::time::Timestamp;
 
-/// What a client asks for. Conditions are joined by *and*, values of one condition by *or*. An empty list matches
-/// nothing. Lists are sorted and without repetition.
+/// A filter of NIP-01. Conditions are joined by *and*, the values of one condition by *or*. An empty list matches
+/// nothing. Lists are sorted and have no duplicates.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Filter {
     /// Event ids.
@@ -20,67 +20,67 @@ pub struct Filter {
     pub authors: Option<Vec<PublicKey>>,
     /// Kinds.
     pub kinds: Option<Vec<u16>>,
-    /// Single-letter tags, each with its values; letters are sorted and occur once.
+    /// Single-letter tags with their values. Letters are sorted and occur once.
     pub tags: Vec<(u8, Vec<String>)>,
-    /// Not before this time.
+    /// Earliest `created_at`, inclusive.
     pub since: Option<Timestamp>,
-    /// Not after this time.
+    /// Latest `created_at`, inclusive.
     pub until: Option<Timestamp>,
-    /// How many of the newest.
+    /// Maximum number of events, the newest first.
     pub limit: Option<usize>,
 }
 
-/// Why a text is no filter that we can answer.
+/// The reason why a filter is rejected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BadFilter {
-    /// Not an object, or a member of the wrong type.
-    Shape(String),
-    /// A member whose values are not 64 lower-case hex digits.
+pub enum FilterError {
+    /// The text is not a JSON object, or a member has the wrong type.
+    Json(String),
+    /// A value of the named member is not 64 lower-case hex digits.
     Hex(&'static str),
-    /// A condition that is not implemented; ignoring it would answer another question.
+    /// A condition that is not implemented. Ignoring it would return events that the client did not ask for.
     Unsupported(String),
-    /// More values than anybody needs.
+    /// More than [`limits::MAX_FILTER_VALUES`] values.
     TooManyValues,
 }
 
-impl fmt::Display for BadFilter {
+impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape(why) => write!(f, "bad filter: {why}"),
-            Self::Hex(member) => write!(f, "bad filter: `{member}` takes 64 lower-case hex digits"),
+            Self::Json(why) => write!(f, "bad filter: {why}"),
+            Self::Hex(member) => write!(f, "bad filter: `{member}` values must be 64 lower-case hex digits"),
             Self::Unsupported(member) => write!(f, "filter field `{member}` is not supported"),
-            Self::TooManyValues => write!(f, "a filter takes at most {} values", limits::MAX_FILTER_VALUES),
+            Self::TooManyValues => write!(f, "a filter can have at most {} values", limits::MAX_FILTER_VALUES),
         }
     }
 }
 
 impl Filter {
-    /// Reads a filter from its JSON text.
-    pub fn parse(text: &str) -> Result<Self, BadFilter> {
-        let mut bad = None;
+    /// Parses a filter from its JSON text.
+    pub fn parse(text: &str) -> Result<Self, FilterError> {
+        let mut error = None;
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let filter = deserializer
-            .deserialize_map(Reader { bad: &mut bad })
+            .deserialize_map(FilterVisitor { error: &mut error })
             .and_then(|filter| deserializer.end().map(|()| filter))
-            .map_err(|error| BadFilter::Shape(explain(&error)));
-        match bad {
-            Some(bad) => Err(bad),
+            .map_err(|error| FilterError::Json(describe_json_error(&error)));
+        match error {
+            Some(error) => Err(error),
             None => filter,
         }
     }
 
-    /// Sorts every list, for those who made a filter by hand.
+    /// Sorts every list and removes duplicates. Needed after a filter was built without [`parse`](Self::parse).
     pub fn sort(&mut self) {
-        self.ids = self.ids.take().map(sorted);
-        self.authors = self.authors.take().map(sorted);
-        self.kinds = self.kinds.take().map(sorted);
+        self.ids = self.ids.take().map(sort_dedup);
+        self.authors = self.authors.take().map(sort_dedup);
+        self.kinds = self.kinds.take().map(sort_dedup);
         for (_, values) in &mut self.tags {
-            *values = sorted(std::mem::take(values));
+            *values = sort_dedup(std::mem::take(values));
         }
         self.tags.sort();
     }
 
-    /// The JSON text.
+    /// Returns the JSON text.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut map = serde_json::Map::new();
@@ -109,8 +109,8 @@ impl Filter {
         serde_json::Value::Object(map).to_string()
     }
 
-    /// Whether an event fulfils every condition: the plain truth that the query engine and the live index are tested
-    /// against.
+    /// Returns whether an event fulfils every condition. This is the reference implementation that the query engine and
+    /// the index of live subscriptions are tested against.
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.ids.as_ref().is_none_or(|ids| ids.contains(&event.id))
@@ -123,10 +123,10 @@ impl Filter {
             })
     }
 
-    /// How many bytes of memory the filter takes where it is kept and indexed, for budgets.
+    /// Returns the approximate memory of the filter in bytes where it is stored and indexed. Used for memory limits.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        let each = limits::FILTER_VALUE_BYTES;
+    pub fn memory_bytes(&self) -> usize {
+        let each = limits::FILTER_VALUE_OVERHEAD_BYTES;
         size_of::<Self>()
             + self.ids.as_ref().map_or(0, |ids| ids.len() * (32 + each))
             + self.authors.as_ref().map_or(0, |authors| authors.len() * (32 + each))
@@ -135,12 +135,12 @@ impl Filter {
     }
 }
 
-struct Reader<'a> {
-    /// Complaints of ours, which serde's error type cannot carry.
-    bad: &'a mut Option<BadFilter>,
+struct FilterVisitor<'a> {
+    /// Our own error, which the error type of serde cannot contain.
+    error: &'a mut Option<FilterError>,
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for FilterVisitor<'_> {
     type Value = Filter;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,38 +150,46 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Filter, M::Error> {
         let mut filter = Filter::default();
         let mut total = 0;
-        let mut bad = None;
+        let mut error = None;
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
                 "ids" => {
-                    filter.ids =
-                        Some(keys(map.next_value()?, "ids", &mut total, &mut bad).into_iter().map(EventId).collect())
+                    filter.ids = Some(
+                        decode_keys(map.next_value()?, "ids", &mut total, &mut error)
+                            .into_iter()
+                            .map(EventId)
+                            .collect(),
+                    )
                 }
                 "authors" => {
                     filter.authors = Some(
-                        keys(map.next_value()?, "authors", &mut total, &mut bad).into_iter().map(PublicKey).collect(),
+                        decode_keys(map.next_value()?, "authors", &mut total, &mut error)
+                            .into_iter()
+                            .map(PublicKey)
+                            .collect(),
                     )
                 }
                 "kinds" => {
                     let numbers: Vec<u64> = map.next_value()?;
                     total += numbers.len();
-                    // A kind beyond 65,535 is no event's: it adds nothing to the list.
+                    // No event has a kind above 65,535, so such a value is dropped.
                     filter.kinds =
-                        Some(sorted(numbers.into_iter().filter_map(|kind| u16::try_from(kind).ok()).collect()));
+                        Some(sort_dedup(numbers.into_iter().filter_map(|kind| u16::try_from(kind).ok()).collect()));
                 }
                 "since" => filter.since = Some(Timestamp(map.next_value()?)),
                 "until" => filter.until = Some(Timestamp(map.next_value()?)),
                 "limit" => filter.limit = Some(usize::try_from(map.next_value::<u64>()?).unwrap_or(usize::MAX)),
-                _ => match name.strip_prefix('#').and_then(super::event::letter) {
+                _ => match name.strip_prefix('#').and_then(super::event::tag_letter) {
                     Some(letter) => {
                         let values: Vec<String> = map.next_value()?;
                         total += values.len();
                         filter.tags.retain(|(other, _)| *other != letter);
-                        filter.tags.push((letter, sorted(values)));
+                        filter.tags.push((letter, sort_dedup(values)));
                     }
-                    // Unknown conditions of known shape narrow the question; other members are somebody's notes.
+                    // Unknown tag conditions would restrict the result, so they are rejected; other unknown members are
+                    // ignored.
                     None if name == "search" || name.starts_with(['#', '&']) => {
-                        bad = bad.or(Some(BadFilter::Unsupported(name.chars().take(40).collect())));
+                        error = error.or(Some(FilterError::Unsupported(name.chars().take(40).collect())));
                         map.next_value::<IgnoredAny>()?;
                     }
                     None => {
@@ -191,24 +199,29 @@ impl<'de> Visitor<'de> for Reader<'_> {
             }
         }
         if total > limits::MAX_FILTER_VALUES {
-            bad = Some(BadFilter::TooManyValues);
+            error = Some(FilterError::TooManyValues);
         }
         filter.tags.sort();
-        *self.bad = bad;
+        *self.error = error;
         Ok(filter)
     }
 }
 
-fn keys(texts: Vec<String>, member: &'static str, total: &mut usize, bad: &mut Option<BadFilter>) -> Vec<[u8; 32]> {
+fn decode_keys(
+    texts: Vec<String>,
+    member: &'static str,
+    total: &mut usize,
+    error: &mut Option<FilterError>,
+) -> Vec<[u8; 32]> {
     *total += texts.len();
     let keys: Vec<[u8; 32]> = texts.iter().filter_map(|text| hex::decode(text)).collect();
-    if keys.len() < texts.len() && bad.is_none() {
-        *bad = Some(BadFilter::Hex(member));
+    if keys.len() < texts.len() && error.is_none() {
+        *error = Some(FilterError::Hex(member));
     }
-    sorted(keys)
+    sort_dedup(keys)
 }
 
-fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+fn sort_dedup<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values.sort_unstable();
     values.dedup();
     values
@@ -219,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_nip_01_knows_and_writes_it_back() {
+    fn parses_nip_01_filters_and_writes_them_back() {
         let id = "ab".repeat(32);
         let text = format!(
             r##"{{"#A":["x"],"#e":["y","z"],"authors":["{id}"],"ids":[],"kinds":[1,30617],"limit":0,"since":5,"until":9}}"##
@@ -229,11 +242,15 @@ mod tests {
         assert_eq!(filter.ids, Some(vec![]));
         assert_eq!(Filter::parse("{}"), Ok(Filter::default()));
         assert_eq!(Filter::parse(r#"{"kinds":[70000,1,1]}"#).expect("valid").kinds, Some(vec![1]));
-        assert_eq!(Filter::parse(r#"{"note":{"a":[1]}}"#), Ok(Filter::default()), "an unknown member is no condition");
+        assert_eq!(
+            Filter::parse(r#"{"note":{"a":[1]}}"#),
+            Ok(Filter::default()),
+            "an unknown member is not a condition"
+        );
     }
 
     #[test]
-    fn bad_filters_say_what_is_wrong() {
+    fn invalid_filters_are_rejected_with_the_reason() {
         for (text, why) in [
             ("[]", "bad filter: invalid type: sequence, expected a filter object"),
             ("{", "bad filter: EOF while parsing an object"),
@@ -241,7 +258,7 @@ mod tests {
             (r#"{"kinds":[-1]}"#, "bad filter: invalid value: integer `-1`, expected u64"),
             (r#"{"limit":"x"}"#, "bad filter: invalid type: string \"x\", expected u64"),
             (r#"{"limit":1.5}"#, "bad filter: invalid type: floating point `1.5`, expected u64"),
-            (r#"{"ids":["ab"]}"#, "bad filter: `ids` takes 64 lower-case hex digits"),
+            (r#"{"ids":["ab"]}"#, "bad filter: `ids` values must be 64 lower-case hex digits"),
             (r#"{"search":"x"}"#, "filter field `search` is not supported"),
             (r##"{"#long":["x"]}"##, "filter field `#long` is not supported"),
             (r#"{"&t":["x"]}"#, "filter field `&t` is not supported"),
@@ -250,6 +267,6 @@ mod tests {
             assert_eq!(Filter::parse(text).expect_err(text).to_string(), why, "{text}");
         }
         let many = format!(r##"{{"#t":[{}"x"]}}"##, "\"y\",".repeat(limits::MAX_FILTER_VALUES));
-        assert_eq!(Filter::parse(&many), Err(BadFilter::TooManyValues));
+        assert_eq!(Filter::parse(&many), Err(FilterError::TooManyValues));
     }
 }

@@ -1,8 +1,8 @@
-//! Lower-case hexadecimal, the only kind that nostr knows.
+//! Lower-case hexadecimal encoding of ids, keys and signatures.
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Writes bytes as lower-case hex.
+/// Encodes bytes as lower-case hex.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -18,7 +18,7 @@ pub fn push(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Reads exactly `N` bytes of lower-case hex; anything else, upper case included, is `None`.
+/// Decodes exactly `N` bytes of lower-case hex. Returns `None` for any other text, including upper case.
 #[must_use]
 pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let text = text.as_bytes();
@@ -32,7 +32,7 @@ pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Reads hex of any even length, upper or lower case: what negentropy messages come as.
+/// Decodes hex of any even length, upper or lower case. Used for negentropy messages.
 #[must_use]
 pub fn decode_any(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lower_case_of_the_right_length() {
+    fn decode_requires_lower_case_and_exact_length() {
         assert_eq!(decode::<2>("00ff"), Some([0, 255]));
         for bad in ["", "00f", "00fff", "00FF", "00fg", "0xff", "é0"] {
             assert_eq!(decode::<2>(bad), None, "{bad}");

@@ -1,14 +1,17 @@
-//! JSON text as NIP-01 wants it: one way to write a string, so that ids agree and stored bytes compare.
+//! JSON strings as NIP-01 prescribes them for event ids.
+//!
+//! Each string has exactly one encoding. Ids therefore agree with other implementations, and stored bytes can be
+//! compared without parsing.
 
 /// Appends a JSON string with its quotes. Exactly `" \ \n \r \t \b \f` have short escapes, other control characters
-/// become `\u00xx`, everything else stands as it is.
+/// become `\u00xx`, and all other characters are written unescaped.
 pub fn push_string(out: &mut String, text: &str) {
     out.push('"');
     push_escaped(out, text);
     out.push('"');
 }
 
-/// Appends the inside of a JSON string.
+/// Appends a JSON string without its quotes.
 pub fn push_escaped(out: &mut String, text: &str) {
     let mut written = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -34,25 +37,25 @@ pub fn push_escaped(out: &mut String, text: &str) {
     out.push_str(&text[written..]);
 }
 
-/// A JSON string with its quotes.
+/// Returns a JSON string with its quotes.
 #[must_use]
-pub fn string(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     push_string(&mut out, text);
     out
 }
 
-/// What stands between the quotes when `text` is written canonically: what stored values are compared with.
+/// Returns a JSON string without its quotes. Stored tag values are compared in this form.
 #[must_use]
-pub fn escaped(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_escaped(&mut out, text);
     out
 }
 
-/// The text whose inside of a JSON string this is.
+/// Decodes a JSON string without its quotes. Returns `None` if it is not valid.
 #[must_use]
-pub fn unescaped(escaped: &str) -> Option<String> {
+pub fn unescape(escaped: &str) -> Option<String> {
     serde_json::from_str(&format!("\"{escaped}\"")).ok()
 }
 
@@ -61,11 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_serde_json_on_every_ascii_character_and_some_others() {
+    fn escaping_agrees_with_serde_json() {
         let mut text: String = (0u8..128).map(char::from).collect();
         text.push_str("é 🚀 \u{2028} \u{7f}");
-        assert_eq!(string(&text), serde_json::to_string(&text).expect("a string is JSON"));
-        assert_eq!(unescaped(&escaped(&text)), Some(text));
-        assert_eq!(unescaped("\""), None);
+        assert_eq!(quote(&text), serde_json::to_string(&text).expect("a string is JSON"));
+        assert_eq!(unescape(&escape(&text)), Some(text));
+        assert_eq!(unescape("\""), None);
     }
 }

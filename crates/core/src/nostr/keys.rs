@@ -1,4 +1,4 @@
-//! Public keys: 32 bytes, written as hex in events and as `npub1…` in paths.
+//! Public keys: 32 bytes, encoded as hex in events and as `npub1…` in paths. Also the bech32 decoding of NIP-19.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,40 +11,42 @@ use super::hex;
 /// The human-readable part of a public key in bech32 (NIP-19).
 const NPUB: Hrp = Hrp::parse_unchecked("npub");
 
-/// A nostr public key (x-only, 32 bytes). Whether it is a point on the curve is found out when a signature is checked.
+/// A nostr public key (x-only, 32 bytes). It may not be a point on the curve; signature verification detects that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; 32]);
 
 impl PublicKey {
-    /// Reads 64 lower-case hex digits.
+    /// Parses 64 lower-case hex digits.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         hex::decode(text).map(Self)
     }
 
-    /// Reads the canonical `npub1…` form: lower case, valid checksum, nothing else (G1-21).
+    /// Parses the canonical `npub1…` form: lower case and a valid checksum. Other forms are not accepted in paths, see
+    /// `docs/protocol.md#identifiers-and-paths`.
     #[must_use]
     pub fn from_npub(text: &str) -> Option<Self> {
-        from_bech32(NPUB.as_str(), text).map(Self)
+        decode_bech32(NPUB.as_str(), text).map(Self)
     }
 
-    /// The `npub1…` form.
+    /// Returns the `npub1…` form.
     #[must_use]
     pub fn npub(&self) -> String {
-        // 32 bytes and a fixed prefix are well within what bech32 takes.
+        // Cannot fail: 32 bytes and a fixed prefix are far below the length limit of bech32.
         bech32::encode::<Bech32>(NPUB, &self.0).unwrap_or_default()
     }
 }
 
-/// Reads 32 bytes behind a prefix in canonical bech32: lower case, valid checksum, nothing else.
-pub(super) fn from_bech32(prefix: &str, text: &str) -> Option<[u8; 32]> {
+/// Decodes 32 bytes of canonical bech32 (lower case, valid checksum) with the given human-readable prefix.
+pub(super) fn decode_bech32(prefix: &str, text: &str) -> Option<[u8; 32]> {
     let (found, bytes) = bech32::decode(text).ok()?;
     let bytes: [u8; 32] = bytes.try_into().ok().filter(|_| found.as_str() == prefix)?;
     (bech32::encode::<Bech32>(found, &bytes).is_ok_and(|canonical| canonical == text)).then_some(bytes)
 }
 
-/// Reads numbered fields behind a prefix in bech32 (the TLV of NIP-19): of fields with the same number the first.
-pub(super) fn fields(prefix: &str, text: &str) -> Option<BTreeMap<u8, Vec<u8>>> {
+/// Decodes the TLV fields of NIP-19 from bech32 with the given human-readable prefix. Of several fields with the same
+/// number the first is returned.
+pub(super) fn decode_tlv(prefix: &str, text: &str) -> Option<BTreeMap<u8, Vec<u8>>> {
     let checked = CheckedHrpstring::new::<Bech32>(text).ok().filter(|checked| checked.hrp().as_str() == prefix)?;
     let bytes: Vec<u8> = checked.byte_iter().collect();
     let mut rest = bytes.as_slice();
@@ -57,7 +59,7 @@ pub(super) fn fields(prefix: &str, text: &str) -> Option<BTreeMap<u8, Vec<u8>>> 
     rest.is_empty().then_some(fields)
 }
 
-/// Whether a text is sound bech32 with one of these prefixes.
+/// Returns whether a text is valid bech32 with one of these prefixes.
 pub(crate) fn is_bech32(prefixes: &[&str], text: &str) -> bool {
     CheckedHrpstring::new::<Bech32>(text).is_ok_and(|checked| prefixes.contains(&checked.hrp().as_str()))
 }
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g1_21_only_the_canonical_npub() {
+    fn only_the_canonical_npub_is_accepted() {
         let key = PublicKey::from_hex("7e7e9c42a91bfef19fa929e5fda1b72e0ebc1a4c1141673e2794234d86addf4e").expect("hex");
         let npub = key.npub();
         assert_eq!(npub, "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg");

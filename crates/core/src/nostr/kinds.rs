@@ -1,4 +1,4 @@
-//! Event kinds that mean something here, and the classes of NIP-01.
+//! Event kinds that graspd treats specially, and the kind classes of NIP-01.
 
 /// Profile.
 pub const PROFILE: u16 = 0;
@@ -6,7 +6,7 @@ pub const PROFILE: u16 = 0;
 pub const DELETION: u16 = 5;
 /// Request to vanish (NIP-62).
 pub const VANISH: u16 = 62;
-/// Gift wrap, which a vanishing receiver takes along (NIP-62).
+/// Gift wrap. A request to vanish also removes the gift wraps addressed to its author (NIP-62).
 pub const GIFT_WRAP: u16 = 1059;
 /// Patch.
 pub const PATCH: u16 = 1617;
@@ -27,31 +27,32 @@ pub const ANNOUNCEMENT: u16 = 30617;
 /// Repository state.
 pub const STATE: u16 = 30618;
 
-/// How long events of a kind live beside each other (NIP-01).
+/// Storage class of an event kind (NIP-01).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
-    /// Kept for ever.
+pub enum KindClass {
+    /// All events are stored.
     Regular,
-    /// Only the latest of an author and kind is kept.
+    /// Only the latest event per author and kind is stored.
     Replaceable,
-    /// Never stored.
+    /// Events are forwarded to subscribers and never stored.
     Ephemeral,
-    /// Only the latest of an author, kind and `d` tag is kept.
+    /// Only the latest event per author, kind and `d` tag is stored.
     Addressable,
 }
 
-/// The class of a kind.
+/// Returns the storage class of a kind.
 #[must_use]
-pub fn class(kind: u16) -> Class {
+pub fn class(kind: u16) -> KindClass {
     match kind {
-        0 | 3 | 10_000..=19_999 => Class::Replaceable,
-        20_000..=29_999 => Class::Ephemeral,
-        30_000..=39_999 => Class::Addressable,
-        _ => Class::Regular,
+        0 | 3 | 10_000..=19_999 => KindClass::Replaceable,
+        20_000..=29_999 => KindClass::Ephemeral,
+        30_000..=39_999 => KindClass::Addressable,
+        _ => KindClass::Regular,
     }
 }
 
-/// Whether this is a pull request or an update of one: both carry a commit in `c` and wait for it.
+/// Returns whether a kind is a pull request or a pull request update. Both name a commit in their `c` tag and wait in
+/// purgatory for it.
 #[must_use]
 pub fn is_pull_request(kind: u16) -> bool {
     matches!(kind, PULL_REQUEST | PULL_REQUEST_UPDATE)

@@ -1,151 +1,163 @@
-//! The messages of NIP-01, 42, 45 and 77: reading a client's, writing a relay's.
+//! Messages between client and relay (NIP-01, 42, 45 and 77), on the side of the relay: parses messages of clients and
+//! writes messages of the relay. Called by the websocket sessions.
 
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::event::{EventId, explain};
-use super::filter::{BadFilter, Filter};
+use super::event::{EventId, describe_json_error};
+use super::filter::{Filter, FilterError};
 use super::{hex, json};
 use crate::limits;
 
-/// What a client can say.
+/// A message of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClientMessage<'a> {
-    /// Publish: the event's own text, still to be read and verified.
+    /// `EVENT`: publishes an event. Contains the text of the event, which is not yet parsed or verified.
     Event(&'a str),
-    /// Ask, and stay subscribed.
+    /// `REQ`: queries stored events and subscribes to new ones.
     Req(String, Vec<Filter>),
-    /// End a subscription.
+    /// `CLOSE`: ends a subscription.
     Close(String),
-    /// How many are there?
+    /// `COUNT`: counts stored events.
     Count(String, Vec<Filter>),
-    /// Answer to a challenge: the event's own text.
+    /// `AUTH`: answers a challenge. Contains the text of the event.
     Auth(&'a str),
-    /// Begin a reconciliation.
+    /// `NEG-OPEN`: starts a negentropy reconciliation.
     NegOpen(String, Filter, Vec<u8>),
-    /// Go on with one.
+    /// `NEG-MSG`: continues a reconciliation.
     NegMsg(String, Vec<u8>),
-    /// End one.
+    /// `NEG-CLOSE`: ends a reconciliation.
     NegClose(String),
 }
 
-/// Why a message was not understood.
+/// The reason why a message of a client is rejected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Mistake {
-    /// Not a JSON array that begins with a word.
-    Shape(String),
-    /// A word that is not spoken here.
-    Verb(String),
-    /// A word with too few or too many things behind it.
-    Arity(&'static str),
-    /// A subscription id that is not 1 to `MAX_SUBSCRIPTION_ID_BYTES` bytes of text.
+pub enum MessageError {
+    /// The text is not a JSON array that begins with a string.
+    Json(String),
+    /// The message type is unknown.
+    UnknownType(String),
+    /// The number of elements is wrong. Contains the expected form.
+    WrongForm(&'static str),
+    /// The subscription id is not a string of 1 to [`limits::MAX_SUBSCRIPTION_ID_BYTES`] bytes.
     SubscriptionId,
-    /// Too many filters.
+    /// More than [`limits::MAX_FILTERS`] filters.
     TooManyFilters,
-    /// A filter that cannot be answered.
-    Filter(BadFilter),
-    /// A negentropy message that is not hex.
+    /// A filter is invalid or not supported.
+    Filter(FilterError),
+    /// The negentropy message is not hex.
     Hex,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape(why) => write!(f, "invalid: not a client message: {why}"),
-            Self::Verb(verb) => write!(f, "invalid: unknown message type {}", json::string(verb)),
-            Self::Arity(form) => write!(f, "invalid: the form is {form}"),
+            Self::Json(why) => write!(f, "invalid: not a client message: {why}"),
+            Self::UnknownType(verb) => write!(f, "invalid: unknown message type {}", json::quote(verb)),
+            Self::WrongForm(form) => write!(f, "invalid: expected {form}"),
             Self::SubscriptionId => {
-                write!(f, "invalid: a subscription id is a string of 1 to {} bytes", limits::MAX_SUBSCRIPTION_ID_BYTES)
+                write!(
+                    f,
+                    "invalid: a subscription id must be a string of 1 to {} bytes",
+                    limits::MAX_SUBSCRIPTION_ID_BYTES
+                )
             }
             Self::TooManyFilters => write!(f, "invalid: at most {} filters in one message", limits::MAX_FILTERS),
-            Self::Filter(bad @ BadFilter::Unsupported(_)) => write!(f, "unsupported: {bad}"),
+            Self::Filter(bad @ FilterError::Unsupported(_)) => write!(f, "unsupported: {bad}"),
             Self::Filter(bad) => write!(f, "invalid: {bad}"),
-            Self::Hex => f.write_str("invalid: a negentropy message is hex"),
+            Self::Hex => f.write_str("invalid: a negentropy message must be hex"),
         }
     }
 }
 
-/// A message that was not understood, and where the answer belongs.
+/// The error reply to a message that was rejected. The variant depends on what the message names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BadMessage {
-    /// Nothing in it can be addressed: a NOTICE.
-    Notice(Mistake),
-    /// A subscription that does not come about: a CLOSED.
-    Closed(String, Mistake),
-    /// A reconciliation that does not come about: a NEG-ERR.
-    NegErr(String, Mistake),
+pub enum MessageErrorReply {
+    /// `NOTICE`: the message names no subscription.
+    Notice(MessageError),
+    /// `CLOSED`: the message would have opened this subscription.
+    Closed(String, MessageError),
+    /// `NEG-ERR`: the message would have opened or continued this reconciliation.
+    NegErr(String, MessageError),
 }
 
-impl BadMessage {
-    /// The answer.
+impl MessageErrorReply {
+    /// Returns the reply as message text.
     #[must_use]
-    pub fn answer(&self) -> String {
+    pub fn to_message(&self) -> String {
         match self {
-            Self::Notice(mistake) => notice(&mistake.to_string()),
-            Self::Closed(sub, mistake) => closed(sub, &mistake.to_string()),
-            Self::NegErr(sub, mistake) => neg_err(sub, &mistake.to_string()),
+            Self::Notice(error) => notice(&error.to_string()),
+            Self::Closed(sub, error) => closed(sub, &error.to_string()),
+            Self::NegErr(sub, error) => neg_err(sub, &error.to_string()),
         }
     }
 }
 
 impl<'a> ClientMessage<'a> {
-    /// Reads a client's message.
-    pub fn parse(text: &'a str) -> Result<Self, BadMessage> {
-        use BadMessage::{Closed, NegErr, Notice};
-        let parts = split(text).map_err(Notice)?;
+    /// Parses a message of a client.
+    ///
+    /// # Errors
+    /// The reply to send if the message is malformed.
+    pub fn parse(text: &'a str) -> Result<Self, MessageErrorReply> {
+        use MessageErrorReply::{Closed, NegErr, Notice};
+        let parts = split_array(text).map_err(Notice)?;
         let (verb, rest) =
-            parts.split_first().ok_or_else(|| Notice(Mistake::Shape("the array is empty".to_owned())))?;
-        let verb: String = serde_json::from_str(verb).map_err(|error| Notice(Mistake::Shape(explain(&error))))?;
+            parts.split_first().ok_or_else(|| Notice(MessageError::Json("the array is empty".to_owned())))?;
+        let verb: String =
+            serde_json::from_str(verb).map_err(|error| Notice(MessageError::Json(describe_json_error(&error))))?;
         match verb.as_str() {
-            "EVENT" => one(rest, "[\"EVENT\", event]").map(Self::Event).map_err(Notice),
-            "AUTH" => one(rest, "[\"AUTH\", event]").map(Self::Auth).map_err(Notice),
-            "CLOSE" => one(rest, "[\"CLOSE\", id]").and_then(subscription).map(Self::Close).map_err(Notice),
-            "NEG-CLOSE" => one(rest, "[\"NEG-CLOSE\", id]").and_then(subscription).map(Self::NegClose).map_err(Notice),
+            "EVENT" => single(rest, "[\"EVENT\", event]").map(Self::Event).map_err(Notice),
+            "AUTH" => single(rest, "[\"AUTH\", event]").map(Self::Auth).map_err(Notice),
+            "CLOSE" => single(rest, "[\"CLOSE\", id]").and_then(parse_subscription_id).map(Self::Close).map_err(Notice),
+            "NEG-CLOSE" => {
+                single(rest, "[\"NEG-CLOSE\", id]").and_then(parse_subscription_id).map(Self::NegClose).map_err(Notice)
+            }
             "REQ" | "COUNT" => {
-                let (id, filters) =
-                    rest.split_first().ok_or(Notice(Mistake::Arity("[\"REQ\" or \"COUNT\", id, filter, …]")))?;
-                let id = subscription(id).map_err(Notice)?;
-                match read_filters(filters) {
+                let (id, filters) = rest
+                    .split_first()
+                    .ok_or(Notice(MessageError::WrongForm("[\"REQ\" or \"COUNT\", id, filter, …]")))?;
+                let id = parse_subscription_id(id).map_err(Notice)?;
+                match parse_filters(filters) {
                     Ok(filters) if verb == "REQ" => Ok(Self::Req(id, filters)),
                     Ok(filters) => Ok(Self::Count(id, filters)),
-                    Err(mistake) => Err(Closed(id, mistake)),
+                    Err(error) => Err(Closed(id, error)),
                 }
             }
             "NEG-OPEN" => match rest {
                 [id, filter, message] => {
-                    let id = subscription(id).map_err(Notice)?;
+                    let id = parse_subscription_id(id).map_err(Notice)?;
                     match Filter::parse(filter)
-                        .map_err(Mistake::Filter)
-                        .and_then(|filter| Ok((filter, payload(message)?)))
+                        .map_err(MessageError::Filter)
+                        .and_then(|filter| Ok((filter, parse_payload(message)?)))
                     {
                         Ok((filter, message)) => Ok(Self::NegOpen(id, filter, message)),
-                        Err(mistake) => Err(NegErr(id, mistake)),
+                        Err(error) => Err(NegErr(id, error)),
                     }
                 }
-                _ => Err(Notice(Mistake::Arity("[\"NEG-OPEN\", id, filter, message]"))),
+                _ => Err(Notice(MessageError::WrongForm("[\"NEG-OPEN\", id, filter, message]"))),
             },
             "NEG-MSG" => match rest {
                 [id, message] => {
-                    let id = subscription(id).map_err(Notice)?;
-                    match payload(message) {
+                    let id = parse_subscription_id(id).map_err(Notice)?;
+                    match parse_payload(message) {
                         Ok(message) => Ok(Self::NegMsg(id, message)),
-                        Err(mistake) => Err(NegErr(id, mistake)),
+                        Err(error) => Err(NegErr(id, error)),
                     }
                 }
-                _ => Err(Notice(Mistake::Arity("[\"NEG-MSG\", id, message]"))),
+                _ => Err(Notice(MessageError::WrongForm("[\"NEG-MSG\", id, message]"))),
             },
-            other => Err(Notice(Mistake::Verb(other.chars().take(40).collect()))),
+            other => Err(Notice(MessageError::UnknownType(other.chars().take(40).collect()))),
         }
     }
 }
 
-/// Cuts an array into the texts of its elements, without looking into them and without keeping more than a message can
-/// sensibly have.
-pub(super) fn split(text: &str) -> Result<Vec<&str>, Mistake> {
-    struct Parts;
-    impl<'de> Visitor<'de> for Parts {
+/// Splits a JSON array into the texts of its elements without parsing them. Returns at most as many elements as a message
+/// can have, and skips the rest.
+pub(super) fn split_array(text: &str) -> Result<Vec<&str>, MessageError> {
+    struct ArrayVisitor;
+    impl<'de> Visitor<'de> for ArrayVisitor {
         type Value = Vec<&'de str>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,7 +166,7 @@ pub(super) fn split(text: &str) -> Result<Vec<&str>, Mistake> {
 
         fn visit_seq<S: SeqAccess<'de>>(self, mut parts: S) -> Result<Self::Value, S::Error> {
             let mut texts = Vec::with_capacity(4);
-            // One more filter than is allowed is kept, so that the refusal can be addressed; the rest is only skipped.
+            // One filter more than allowed is returned, so that the error reply can name the subscription.
             while texts.len() < limits::MAX_FILTERS + 3 {
                 match parts.next_element::<&'de RawValue>()? {
                     Some(part) => texts.push(part.get()),
@@ -167,97 +179,97 @@ pub(super) fn split(text: &str) -> Result<Vec<&str>, Mistake> {
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     deserializer
-        .deserialize_seq(Parts)
+        .deserialize_seq(ArrayVisitor)
         .and_then(|parts| deserializer.end().map(|()| parts))
-        .map_err(|error| Mistake::Shape(explain(&error)))
+        .map_err(|error| MessageError::Json(describe_json_error(&error)))
 }
 
-fn one<'a>(rest: &[&'a str], form: &'static str) -> Result<&'a str, Mistake> {
+fn single<'a>(rest: &[&'a str], form: &'static str) -> Result<&'a str, MessageError> {
     match rest {
         [only] => Ok(only),
-        _ => Err(Mistake::Arity(form)),
+        _ => Err(MessageError::WrongForm(form)),
     }
 }
 
-fn subscription(text: &str) -> Result<String, Mistake> {
+fn parse_subscription_id(text: &str) -> Result<String, MessageError> {
     serde_json::from_str(text)
         .ok()
         .filter(|id: &String| (1..=limits::MAX_SUBSCRIPTION_ID_BYTES).contains(&id.len()))
-        .ok_or(Mistake::SubscriptionId)
+        .ok_or(MessageError::SubscriptionId)
 }
 
-fn read_filters(texts: &[&str]) -> Result<Vec<Filter>, Mistake> {
+fn parse_filters(texts: &[&str]) -> Result<Vec<Filter>, MessageError> {
     match texts.len() {
-        0 => Err(Mistake::Arity("[\"REQ\" or \"COUNT\", id, filter, …]")),
-        count if count > limits::MAX_FILTERS => Err(Mistake::TooManyFilters),
-        _ => texts.iter().map(|text| Filter::parse(text).map_err(Mistake::Filter)).collect(),
+        0 => Err(MessageError::WrongForm("[\"REQ\" or \"COUNT\", id, filter, …]")),
+        count if count > limits::MAX_FILTERS => Err(MessageError::TooManyFilters),
+        _ => texts.iter().map(|text| Filter::parse(text).map_err(MessageError::Filter)).collect(),
     }
 }
 
-pub(super) fn payload(text: &str) -> Result<Vec<u8>, Mistake> {
-    serde_json::from_str(text).ok().and_then(|text: String| hex::decode_any(&text)).ok_or(Mistake::Hex)
+pub(super) fn parse_payload(text: &str) -> Result<Vec<u8>, MessageError> {
+    serde_json::from_str(text).ok().and_then(|text: String| hex::decode_any(&text)).ok_or(MessageError::Hex)
 }
 
-/// `["OK", id, accepted, text]`.
+/// Returns `["OK", id, accepted, text]`.
 #[must_use]
 pub fn ok(id: EventId, accepted: bool, text: &str) -> String {
-    format!("[\"OK\",\"{id}\",{accepted},{}]", json::string(text))
+    format!("[\"OK\",\"{id}\",{accepted},{}]", json::quote(text))
 }
 
-/// Everything of `["EVENT", id, event]` that stands before the event; a `]` follows it.
+/// Returns the part of `["EVENT", id, event]` before the event. The caller appends the event and a `]`.
 #[must_use]
 pub fn event_head(sub: &str) -> String {
-    format!("[\"EVENT\",{},", json::string(sub))
+    format!("[\"EVENT\",{},", json::quote(sub))
 }
 
-/// `["EOSE", id]`.
+/// Returns `["EOSE", id]`.
 #[must_use]
 pub fn eose(sub: &str) -> String {
-    format!("[\"EOSE\",{}]", json::string(sub))
+    format!("[\"EOSE\",{}]", json::quote(sub))
 }
 
-/// `["CLOSED", id, text]`.
+/// Returns `["CLOSED", id, text]`.
 #[must_use]
 pub fn closed(sub: &str, text: &str) -> String {
-    format!("[\"CLOSED\",{},{}]", json::string(sub), json::string(text))
+    format!("[\"CLOSED\",{},{}]", json::quote(sub), json::quote(text))
 }
 
-/// `["NOTICE", text]`.
+/// Returns `["NOTICE", text]`.
 #[must_use]
 pub fn notice(text: &str) -> String {
-    format!("[\"NOTICE\",{}]", json::string(text))
+    format!("[\"NOTICE\",{}]", json::quote(text))
 }
 
-/// `["AUTH", challenge]`.
+/// Returns `["AUTH", challenge]`.
 #[must_use]
 pub fn auth(challenge: &str) -> String {
-    format!("[\"AUTH\",{}]", json::string(challenge))
+    format!("[\"AUTH\",{}]", json::quote(challenge))
 }
 
-/// `["COUNT", id, {"count": n}]`.
+/// Returns `["COUNT", id, {"count": n}]`.
 #[must_use]
 pub fn count(sub: &str, count: u64) -> String {
-    format!("[\"COUNT\",{},{{\"count\":{count}}}]", json::string(sub))
+    format!("[\"COUNT\",{},{{\"count\":{count}}}]", json::quote(sub))
 }
 
-/// `["NEG-MSG", id, hex]`.
+/// Returns `["NEG-MSG", id, hex]`.
 #[must_use]
 pub fn neg_msg(sub: &str, message: &[u8]) -> String {
-    let mut text = format!("[\"NEG-MSG\",{},\"", json::string(sub));
+    let mut text = format!("[\"NEG-MSG\",{},\"", json::quote(sub));
     text.reserve(message.len() * 2 + 2);
     hex::push(&mut text, message);
     text.push_str("\"]");
     text
 }
 
-/// `["NEG-ERR", id, text]`.
+/// Returns `["NEG-ERR", id, text]`.
 #[must_use]
 pub fn neg_err(sub: &str, text: &str) -> String {
-    format!("[\"NEG-ERR\",{},{}]", json::string(sub), json::string(text))
+    format!("[\"NEG-ERR\",{},{}]", json::quote(sub), json::quote(text))
 }
 
-/// `["NEG-ERR", id, text, most]`: the query has more records than we reconcile.
+/// Returns `["NEG-ERR", id, text, most]`: the query matches more events than a reconciliation may contain.
 #[must_use]
 pub fn neg_too_big(sub: &str, most: usize) -> String {
-    format!("[\"NEG-ERR\",{},\"blocked: this query is too big\",{most}]", json::string(sub))
+    format!("[\"NEG-ERR\",{},\"blocked: this query is too big\",{most}]", json::quote(sub))
 }

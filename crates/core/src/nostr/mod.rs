@@ -1,4 +1,15 @@
-//! Events, filters and messages of the nostr protocol, and what the rest of the house needs to know about them.
+//! Types and parsers of the nostr protocol.
+//!
+//! - [`event`], [`signed_event`]: events before and after verification; [`kinds`]: event kinds.
+//! - [`filter`]: filters of REQ, COUNT and NEG-OPEN.
+//! - [`message`]: parses messages of clients, writes messages of a relay. [`relay_message`]: the opposite direction, for
+//!   sync.
+//! - [`negentropy`]: responder of NIP-77. The initiator is in [`crate::sync::negentropy`].
+//! - [`auth`]: checks of NIP-42 authentication events.
+//! - [`rejection`]: decisions about events, and the texts that clients receive for them.
+//! - [`keys`], [`hex`], [`json`]: encodings.
+//!
+//! Pure functions without IO. The relay sessions, the writer, sync and the store call them.
 
 pub mod auth;
 pub mod event;
@@ -13,8 +24,8 @@ pub mod rejection;
 pub mod relay_message;
 pub mod signed_event;
 
-pub use event::{Event, EventId, Stamp, supersedes};
+pub use event::{Event, EventId, EventVersion, supersedes};
 pub use filter::Filter;
 pub use keys::PublicKey;
-pub use rejection::{Refusal, Verdict};
-pub use signed_event::{Signed, Verifier};
+pub use rejection::{Decision, Rejection};
+pub use signed_event::{SignedEvent, Verifier};

@@ -1,53 +1,53 @@
-//! The answering side of Negentropy v1 (NIP-77): which ids do two sets not share?
+//! Responder of Negentropy v1 (NIP-77), which finds the ids that two sets do not share.
 //!
-//! A client sends ranges of its set, each with a fingerprint or a list of ids. [`respond`] answers
-//! ranges that agree with nothing, ranges that differ with finer ranges, and lists with lists. The
-//! client alone learns the difference, so nothing is remembered between two messages but the
-//! [`ItemSet`] itself.
+//! A client sends ranges of its set, each with a fingerprint or a list of ids. [`respond`] omits ranges whose
+//! fingerprints agree, splits ranges that differ, and answers id lists with id lists. Only the client computes the
+//! difference, so the responder has no state between two messages except the [`NegentropySet`].
 //!
-//! The set is ours, and not the one of the `negentropy` crate, because of what one message may
-//! cost. A frame that is full ends with the fingerprint of the whole rest; summed item by item, a
-//! fresh client of a set of a million would cost seconds. Prefix sums make every fingerprint cost
-//! at most [`MAX_ADDITIONS`]. And since ranges cannot overlap, a whole message costs at most two
-//! additions per item of the set and that last fingerprint, however many ranges it has.
+//! The set of the `negentropy` crate is not used, because of the cost of one message. A full frame ends with the
+//! fingerprint of all remaining items. Summed item by item, this would take seconds for a new client of a set of a million
+//! items. With prefix sums every fingerprint needs at most [`MAX_ADDITIONS`] additions. Since ranges cannot overlap, a
+//! message costs at most two additions per item of the set plus that last fingerprint, for any number of ranges.
+//!
+//! Called by the relay sessions (`graspd/src/relay`).
 
 use std::fmt;
 
 use bitcoin_hashes::sha256;
 
-/// One element of a set: ordered by time, then id.
+/// One element of a set. Ordered by time, then id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Item {
-    /// Seconds since 1970. `u64::MAX` means infinity on the wire and is no time of an item.
+pub struct NegentropyItem {
+    /// Seconds since 1970. `u64::MAX` is encoded as infinity and is not a valid time of an item.
     pub created_at: u64,
     /// The id of the event.
     pub id: [u8; 32],
 }
 
-/// A sealed, sorted set of items that can fingerprint any range of itself cheaply.
+/// An immutable, sorted set of items with prefix sums, which make the fingerprint of any range cheap.
 #[derive(Clone, Debug)]
-pub struct ItemSet {
-    /// Ascending, without duplicates, all before infinity.
-    items: Vec<Item>,
-    /// The sum of the ids of `items[..k * STRIDE]`, for every k that fits.
-    checkpoints: Vec<Sum>,
+pub struct NegentropySet {
+    /// Ascending, without duplicates, none at infinity.
+    items: Vec<NegentropyItem>,
+    /// Sums of the ids of `items[..k * STRIDE]`, for every k with `k * STRIDE <= items.len()`.
+    checkpoints: Vec<IdSum>,
 }
 
-/// Why a message has no answer. The sender does not speak the protocol; there is no way to go on.
+/// The reason why a message cannot be answered. The session ends, because the sender does not follow the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ProtocolError {
-    /// There is not even a version.
+pub enum NegentropyError {
+    /// The message is empty.
     Empty,
-    /// The first byte is no version of this protocol, neither ours nor another.
+    /// The first byte is not a version of negentropy.
     NotNegentropy {
-        /// What stands where the version should.
+        /// The first byte.
         first: u8,
     },
     /// The message ends inside a range.
     EndsEarly,
     /// A number does not fit 64 bits.
     NumberTooBig,
-    /// A bound lies behind the end of time.
+    /// The time of a bound does not fit 64 bits.
     TimeTooBig,
     /// The id prefix of a bound is longer than an id.
     PrefixTooLong {
@@ -63,43 +63,45 @@ pub enum ProtocolError {
     },
     /// A list announces more ids than the message can hold.
     MissingIds {
-        /// How many ids the list should have.
+        /// Announced number of ids.
         announced: u64,
     },
 }
 
-/// Answers one message of an initiator. Stateless: the same set and message give the same answer.
+/// Answers one message of an initiator. Stateless: the same set and message give the same response.
 ///
-/// A `frame_limit` of 0 is none; any other is the most bytes an answer may have, raised to
-/// [`MIN_FRAME`] where smaller. An answer that does not fit covers the front of the message and
-/// ends with one fingerprint of everything behind, so that the initiator asks again from there; what
-/// the message says about that rest is then not even read.
+/// `frame_limit` is the maximum size of the response in bytes, at least [`MIN_FRAME_BYTES`]; 0 means unlimited. A response
+/// that does not fit covers the first ranges of the message and ends with one fingerprint of all following items, so that
+/// the initiator continues there. The remaining ranges of the message are then not parsed.
 ///
-/// A message in another version of the protocol is answered with our version alone.
-pub fn respond(set: &ItemSet, message: &[u8], frame_limit: usize) -> Result<Vec<u8>, ProtocolError> {
-    let (&first, ranges) = message.split_first().ok_or(ProtocolError::Empty)?;
+/// A message with another protocol version is answered with our version only.
+///
+/// # Errors
+/// If the message does not follow the protocol.
+pub fn respond(set: &NegentropySet, message: &[u8], frame_limit: usize) -> Result<Vec<u8>, NegentropyError> {
+    let (&first, ranges) = message.split_first().ok_or(NegentropyError::Empty)?;
     match first {
         VERSION => {}
         0x60..=0x6f => return Ok(vec![VERSION]),
-        _ => return Err(ProtocolError::NotNegentropy { first }),
+        _ => return Err(NegentropyError::NotNegentropy { first }),
     }
 
-    let mut reader = Reader::new(ranges);
-    let mut answer = Answer::new(set, frame_limit);
-    while !answer.is_full() {
+    let mut reader = RangeReader::new(ranges);
+    let mut response = ResponseWriter::new(set, frame_limit);
+    while !response.is_full() {
         match reader.next_range()? {
-            Some(range) => answer.cover(&range),
-            None => return Ok(answer.bytes),
+            Some(range) => response.write_range(&range),
+            None => return Ok(response.bytes),
         }
     }
-    answer.close();
-    Ok(answer.bytes)
+    response.write_remainder();
+    Ok(response.bytes)
 }
 
-/// The smallest frame limit: below it, an answer might not get anywhere.
-pub const MIN_FRAME: usize = 4096;
+/// The smallest frame limit. With a smaller one a response might make no progress.
+pub const MIN_FRAME_BYTES: usize = 4096;
 
-/// No fingerprint takes more additions than this: the items beside a checkpoint, at both ends.
+/// Maximum number of additions for one fingerprint: the items next to a checkpoint, at both ends of the range.
 pub const MAX_ADDITIONS: usize = 2 * STRIDE;
 
 /// Items per checkpoint. 256 keeps the checkpoints below 0.4 % of the items.
@@ -108,15 +110,14 @@ const STRIDE: usize = 256;
 /// Version 1 of the protocol.
 const VERSION: u8 = 0x61;
 
-/// A full answer stops this far below the frame limit. What may still be written then is one id
-/// over the mark (32 bytes), the bounds of a skip and of a list (44 each), the length of the list
-/// (10) and the closing fingerprint (19), which is 149.
+/// A response is full when it comes this close to the frame limit. After that at most 149 bytes are written: one id
+/// (32 bytes), the bounds of a skip and of a list (44 each), the length of the list (10) and the closing fingerprint (19).
 const FRAME_RESERVE: usize = 200;
 
-/// A range that differs is split into so many smaller ones …
+/// Number of smaller ranges into which a differing range is split.
 const BUCKETS: usize = 16;
 
-/// … unless it has fewer items than this, which are then listed.
+/// Minimum number of items of a range that is split. Smaller ranges are answered with their ids.
 const SPLIT_FROM: usize = 2 * BUCKETS;
 
 const ID_BYTES: usize = 32;
@@ -128,19 +129,18 @@ const MODE_ID_LIST: u8 = 2;
 
 type Fingerprint = [u8; FINGERPRINT_BYTES];
 
-impl ItemSet {
-    /// Sorts the items and sums them up. Duplicates count once; an item at infinity does not count,
-    /// because no range could contain it.
+impl NegentropySet {
+    /// Creates a set. Duplicates are removed, and so are items at infinity, because no range can contain them.
     #[must_use]
-    pub fn seal(mut items: Vec<Item>) -> Self {
+    pub fn from_items(mut items: Vec<NegentropyItem>) -> Self {
         items.retain(|item| item.created_at != u64::MAX);
         items.sort_unstable();
         items.dedup();
-        // A set lives for a whole session and is charged for what it holds.
+        // The set lives as long as a session and is accounted by its capacity.
         items.shrink_to_fit();
 
         let mut checkpoints = Vec::with_capacity(items.len() / STRIDE + 1);
-        let mut sum = Sum::default();
+        let mut sum = IdSum::default();
         checkpoints.push(sum);
         for stride in items.chunks_exact(STRIDE) {
             sum.add_ids(stride);
@@ -149,29 +149,31 @@ impl ItemSet {
         Self { items, checkpoints }
     }
 
-    /// How many items there are.
+    /// Returns the number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is no item.
+    /// Returns whether the set has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The memory held, in bytes, for budgets.
+    /// Returns the memory of the set in bytes. Used for memory limits.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.items.capacity() * size_of::<Item>() + self.checkpoints.capacity() * size_of::<Sum>()
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.items.capacity() * size_of::<NegentropyItem>()
+            + self.checkpoints.capacity() * size_of::<IdSum>()
     }
 
-    /// The index of the first item at or behind the bound, given that none before `from` is.
+    /// Returns the index of the first item that is not below the bound. The caller knows that all items before `from` are.
     ///
-    /// It is looked for in steps that double, because the ranges of a message are neighbours: the
-    /// more there are, the nearer is the next bound, and a message of nothing but ranges is cheap.
-    fn index_of(&self, bound: &Bound, from: usize) -> usize {
+    /// Searches with doubling steps (galloping), because consecutive bounds of a message with many ranges are close
+    /// together. So a message that consists of many small ranges stays cheap.
+    fn index_of(&self, bound: &RangeBound, from: usize) -> usize {
         let rest = &self.items[from..];
         let mut step = 1;
         while rest.get(step).is_some_and(|item| *item < bound.start) {
@@ -184,7 +186,7 @@ impl ItemSet {
 
     fn fingerprint(&self, lower: usize, upper: usize) -> Fingerprint {
         let sum = if upper - lower <= MAX_ADDITIONS {
-            let mut sum = Sum::default();
+            let mut sum = IdSum::default();
             sum.add_ids(&self.items[lower..upper]);
             sum
         } else {
@@ -200,8 +202,8 @@ impl ItemSet {
         fingerprint
     }
 
-    /// The sum of all ids before an index.
-    fn sum_below(&self, index: usize) -> Sum {
+    /// Returns the sum of all ids before an index.
+    fn sum_below(&self, index: usize) -> IdSum {
         let checkpoint = index / STRIDE;
         let mut sum = self.checkpoints[checkpoint];
         sum.add_ids(&self.items[checkpoint * STRIDE..index]);
@@ -209,12 +211,12 @@ impl ItemSet {
     }
 }
 
-/// A sum of ids, each read as a little-endian number, modulo 2^256. The least limb comes first.
+/// A sum of ids modulo 2^256. Ids are little-endian numbers, and the least significant limb comes first.
 #[derive(Clone, Copy, Default, Debug)]
-struct Sum([u64; 4]);
+struct IdSum([u64; 4]);
 
-impl Sum {
-    fn add_ids(&mut self, items: &[Item]) {
+impl IdSum {
+    fn add_ids(&mut self, items: &[NegentropyItem]) {
         for item in items {
             let (words, _) = item.id.as_chunks::<8>();
             let mut carry = false;
@@ -245,35 +247,35 @@ impl Sum {
     }
 }
 
-/// Where a range ends and the next begins: before the first item that is not less than `start`.
+/// The exclusive upper bound of a range: the range ends before the first item that is not less than `start`.
 #[derive(Clone, Copy)]
-struct Bound {
-    /// The time, and the prefix filled up with zeroes.
-    start: Item,
-    /// How many bytes of the id are written. More than needed is legal, so it is kept for the echo.
+struct RangeBound {
+    /// The time, and the id prefix padded with zeroes.
+    start: NegentropyItem,
+    /// Number of id bytes in the encoding. A prefix longer than needed is valid, so it is kept for the response.
     prefix_length: usize,
 }
 
-impl Bound {
+impl RangeBound {
     const ORIGIN: Self = Self::at_time(0);
     const INFINITY: Self = Self::at_time(u64::MAX);
 
     const fn at_time(created_at: u64) -> Self {
-        let start = Item { created_at, id: [0; ID_BYTES] };
+        let start = NegentropyItem { created_at, id: [0; ID_BYTES] };
         Self { start, prefix_length: 0 }
     }
 
-    fn at_item(item: &Item) -> Self {
+    fn at_item(item: &NegentropyItem) -> Self {
         Self { start: *item, prefix_length: ID_BYTES }
     }
 
-    /// The shortest bound that parts two neighbours.
-    fn between(before: &Item, after: &Item) -> Self {
+    /// Returns the shortest bound between two consecutive items.
+    fn between(before: &NegentropyItem, after: &NegentropyItem) -> Self {
         let mut bound = Self::at_time(after.created_at);
         if before.created_at == after.created_at {
             let pairs = before.id.iter().zip(&after.id);
             let shared = pairs.take_while(|(left, right)| left == right).count();
-            // Neighbours differ, so this is at most a whole id.
+            // The items differ, so this is at most the length of an id.
             bound.prefix_length = shared + 1;
             bound.start.id[..=shared].copy_from_slice(&after.id[..=shared]);
         }
@@ -281,95 +283,95 @@ impl Bound {
     }
 }
 
-/// One range as the initiator sent it. It begins where the one before ended.
-struct Range<'a> {
-    upper: Bound,
-    claim: Claim<'a>,
+/// One range of a message. It begins where the previous range ended.
+struct MessageRange<'a> {
+    upper: RangeBound,
+    payload: RangePayload<'a>,
 }
 
-/// What the initiator says about its items in a range.
-enum Claim<'a> {
+/// What the initiator sends about its items in a range.
+enum RangePayload<'a> {
     /// Nothing.
     Skip,
-    /// Their fingerprint.
+    /// The fingerprint of its items.
     Fingerprint(&'a Fingerprint),
-    /// Their ids. A responder has no use for them: it answers with its own.
+    /// The ids of its items. The responder ignores them and answers with its own.
     IdList,
 }
 
-/// Takes ranges off a message, and refuses what cannot be one.
-struct Reader<'a> {
+/// Parses the ranges of a message.
+struct RangeReader<'a> {
     rest: &'a [u8],
-    previous: Bound,
+    previous: RangeBound,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RangeReader<'a> {
     fn new(ranges: &'a [u8]) -> Self {
-        Self { rest: ranges, previous: Bound::ORIGIN }
+        Self { rest: ranges, previous: RangeBound::ORIGIN }
     }
 
-    fn next_range(&mut self) -> Result<Option<Range<'a>>, ProtocolError> {
+    fn next_range(&mut self) -> Result<Option<MessageRange<'a>>, NegentropyError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
         let upper = self.bound()?;
-        let claim = self.claim()?;
-        Ok(Some(Range { upper, claim }))
+        let payload = self.payload()?;
+        Ok(Some(MessageRange { upper, payload }))
     }
 
-    fn bound(&mut self) -> Result<Bound, ProtocolError> {
+    fn bound(&mut self) -> Result<RangeBound, NegentropyError> {
         let created_at = match self.varint()? {
             0 => u64::MAX,
-            encoded => (self.previous.start.created_at).checked_add(encoded - 1).ok_or(ProtocolError::TimeTooBig)?,
+            encoded => (self.previous.start.created_at).checked_add(encoded - 1).ok_or(NegentropyError::TimeTooBig)?,
         };
-        let mut bound = Bound::at_time(created_at);
+        let mut bound = RangeBound::at_time(created_at);
 
         let length = self.varint()?;
         bound.prefix_length = usize::try_from(length)
             .ok()
             .filter(|length| *length <= ID_BYTES)
-            .ok_or(ProtocolError::PrefixTooLong { length })?;
+            .ok_or(NegentropyError::PrefixTooLong { length })?;
         let prefix = self.take(bound.prefix_length)?;
         bound.start.id[..bound.prefix_length].copy_from_slice(prefix);
 
         if bound.start < self.previous.start {
-            return Err(ProtocolError::BoundsDescend);
+            return Err(NegentropyError::BoundsDescend);
         }
         self.previous = bound;
         Ok(bound)
     }
 
-    fn claim(&mut self) -> Result<Claim<'a>, ProtocolError> {
+    fn payload(&mut self) -> Result<RangePayload<'a>, NegentropyError> {
         let mode = self.varint()?;
         match u8::try_from(mode) {
-            Ok(MODE_SKIP) => Ok(Claim::Skip),
+            Ok(MODE_SKIP) => Ok(RangePayload::Skip),
             Ok(MODE_FINGERPRINT) => {
-                let (fingerprint, rest) = (self.rest.split_first_chunk()).ok_or(ProtocolError::EndsEarly)?;
+                let (fingerprint, rest) = (self.rest.split_first_chunk()).ok_or(NegentropyError::EndsEarly)?;
                 self.rest = rest;
-                Ok(Claim::Fingerprint(fingerprint))
+                Ok(RangePayload::Fingerprint(fingerprint))
             }
             Ok(MODE_ID_LIST) => {
                 let announced = self.varint()?;
-                // Divided and not multiplied, since the number is anything the sender likes.
+                // A division, because a multiplication could overflow with a number chosen by the sender.
                 let length = usize::try_from(announced)
                     .ok()
                     .filter(|count| *count <= self.rest.len() / ID_BYTES)
-                    .ok_or(ProtocolError::MissingIds { announced })?;
+                    .ok_or(NegentropyError::MissingIds { announced })?;
                 self.take(length * ID_BYTES)?;
-                Ok(Claim::IdList)
+                Ok(RangePayload::IdList)
             }
-            _ => Err(ProtocolError::UnknownMode { mode }),
+            _ => Err(NegentropyError::UnknownMode { mode }),
         }
     }
 
-    /// A number in groups of seven bits, the most significant first, all but the last marked.
-    fn varint(&mut self) -> Result<u64, ProtocolError> {
+    /// Parses a number in groups of seven bits, the most significant first; all bytes but the last have the high bit set.
+    fn varint(&mut self) -> Result<u64, NegentropyError> {
         let mut number: u64 = 0;
         loop {
-            let (&byte, rest) = self.rest.split_first().ok_or(ProtocolError::EndsEarly)?;
+            let (&byte, rest) = self.rest.split_first().ok_or(NegentropyError::EndsEarly)?;
             self.rest = rest;
             if number > u64::MAX >> 7 {
-                return Err(ProtocolError::NumberTooBig);
+                return Err(NegentropyError::NumberTooBig);
             }
             number = number << 7 | u64::from(byte & 0x7f);
             if byte & 0x80 == 0 {
@@ -378,43 +380,43 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], ProtocolError> {
-        let (taken, rest) = (self.rest.split_at_checked(length)).ok_or(ProtocolError::EndsEarly)?;
+    fn take(&mut self, length: usize) -> Result<&'a [u8], NegentropyError> {
+        let (taken, rest) = (self.rest.split_at_checked(length)).ok_or(NegentropyError::EndsEarly)?;
         self.rest = rest;
         Ok(taken)
     }
 }
 
-/// The answer while it is written.
-struct Answer<'a> {
-    set: &'a ItemSet,
+/// Writes a response.
+struct ResponseWriter<'a> {
+    set: &'a NegentropySet,
     bytes: Vec<u8>,
-    /// With more bytes than this the answer is full.
-    mark: usize,
-    /// Times are written as the distance to the one before.
-    last_time: u64,
-    /// Our items below the last range that was covered, whether or not anything was written.
-    covered: usize,
-    /// Our items below the last bound written. The initiator reads the next range from there.
+    /// The response is full when it has more bytes than this.
+    full_at: usize,
+    /// Time of the last bound written. Times are encoded as the difference to it.
+    previous_time: u64,
+    /// Number of our items below the end of the last range processed, including ranges that were omitted.
+    processed: usize,
+    /// Number of our items below the last bound written. For the initiator the next range begins there.
     written: usize,
-    /// Up to here nothing is to be said. Only written when something follows.
-    pending_skip: Option<Bound>,
-    /// A range did not fit and was taken back.
+    /// End of a range to be skipped. Written only if another range follows.
+    pending_skip: Option<RangeBound>,
+    /// A range did not fit and was removed again.
     overflowed: bool,
 }
 
-impl<'a> Answer<'a> {
-    fn new(set: &'a ItemSet, frame_limit: usize) -> Self {
-        let mark = match frame_limit {
+impl<'a> ResponseWriter<'a> {
+    fn new(set: &'a NegentropySet, frame_limit: usize) -> Self {
+        let full_at = match frame_limit {
             0 => usize::MAX,
-            limit => limit.max(MIN_FRAME) - FRAME_RESERVE,
+            limit => limit.max(MIN_FRAME_BYTES) - FRAME_RESERVE,
         };
         Self {
             set,
             bytes: vec![VERSION],
-            mark,
-            last_time: 0,
-            covered: 0,
+            full_at,
+            previous_time: 0,
+            processed: 0,
             written: 0,
             pending_skip: None,
             overflowed: false,
@@ -422,33 +424,33 @@ impl<'a> Answer<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.overflowed || self.bytes.len() > self.mark
+        self.overflowed || self.bytes.len() > self.full_at
     }
 
-    /// Says what there is to say about one range. To be called only while not full.
-    fn cover(&mut self, range: &Range<'_>) {
-        let lower = self.covered;
+    /// Writes the answer to one range. Must be called only while the response is not full.
+    fn write_range(&mut self, range: &MessageRange<'_>) {
+        let lower = self.processed;
         let upper = self.set.index_of(&range.upper, lower);
-        self.covered = upper;
-        match range.claim {
-            Claim::Skip => self.pending_skip = Some(range.upper),
-            Claim::Fingerprint(theirs) if *theirs == self.set.fingerprint(lower, upper) => {
+        self.processed = upper;
+        match range.payload {
+            RangePayload::Skip => self.pending_skip = Some(range.upper),
+            RangePayload::Fingerprint(theirs) if *theirs == self.set.fingerprint(lower, upper) => {
                 self.pending_skip = Some(range.upper);
             }
-            Claim::Fingerprint(_) => self.split(lower, upper, &range.upper),
-            Claim::IdList => self.list(lower, upper, &range.upper),
+            RangePayload::Fingerprint(_) => self.write_split(lower, upper, &range.upper),
+            RangePayload::IdList => self.write_id_list(lower, upper, &range.upper),
         }
     }
 
-    /// Ends an answer that is full: the rest has to be looked at in another message.
+    /// Ends a full response with one fingerprint of all remaining items, which are compared in later messages.
     ///
-    /// The rest begins at the last bound written, which may lie below the ranges covered since.
-    fn close(&mut self) {
-        self.write_fingerprint(self.written, self.set.len(), &Bound::INFINITY);
+    /// They begin at the last bound written, which may be below ranges that were processed but omitted since.
+    fn write_remainder(&mut self) {
+        self.write_fingerprint(self.written, self.set.len(), &RangeBound::INFINITY);
     }
 
-    /// Answers a range that differs in finer ranges, or with its ids if they are few.
-    fn split(&mut self, lower: usize, upper: usize, end: &Bound) {
+    /// Answers a differing range with smaller ranges, or with its ids if there are few.
+    fn write_split(&mut self, lower: usize, upper: usize, end: &RangeBound) {
         let before = self.bytes.len();
         let written = self.written;
         self.flush_skip();
@@ -461,8 +463,11 @@ impl<'a> Answer<'a> {
             for bucket in 0..BUCKETS {
                 let extra = usize::from(bucket < count % BUCKETS);
                 let next = start + count / BUCKETS + extra;
-                let bound =
-                    if next == upper { *end } else { Bound::between(&self.set.items[next - 1], &self.set.items[next]) };
+                let bound = if next == upper {
+                    *end
+                } else {
+                    RangeBound::between(&self.set.items[next - 1], &self.set.items[next])
+                };
                 self.write_fingerprint(start, next, &bound);
                 start = next;
             }
@@ -475,15 +480,15 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Answers a list with ours: all of it, or as much of its front as the frame holds.
-    fn list(&mut self, lower: usize, upper: usize, end: &Bound) {
-        let room = (self.mark - self.bytes.len()) / ID_BYTES + 1;
+    /// Answers an id list with our ids, or with as many of the first ones as fit into the frame.
+    fn write_id_list(&mut self, lower: usize, upper: usize, end: &RangeBound) {
+        let capacity = (self.full_at - self.bytes.len()) / ID_BYTES + 1;
         self.flush_skip();
-        if upper - lower <= room {
+        if upper - lower <= capacity {
             self.write_ids(lower, upper, end);
         } else {
-            let cut = lower + room;
-            self.write_ids(lower, cut, &Bound::at_item(&self.set.items[cut]));
+            let cut = lower + capacity;
+            self.write_ids(lower, cut, &RangeBound::at_item(&self.set.items[cut]));
         }
     }
 
@@ -494,7 +499,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    fn write_fingerprint(&mut self, lower: usize, upper: usize, end: &Bound) {
+    fn write_fingerprint(&mut self, lower: usize, upper: usize, end: &RangeBound) {
         self.write_bound(end);
         self.bytes.push(MODE_FINGERPRINT);
         let fingerprint = self.set.fingerprint(lower, upper);
@@ -502,7 +507,7 @@ impl<'a> Answer<'a> {
         self.written = upper;
     }
 
-    fn write_ids(&mut self, lower: usize, upper: usize, end: &Bound) {
+    fn write_ids(&mut self, lower: usize, upper: usize, end: &RangeBound) {
         self.write_bound(end);
         self.bytes.push(MODE_ID_LIST);
         write_varint(&mut self.bytes, (upper - lower) as u64);
@@ -513,13 +518,13 @@ impl<'a> Answer<'a> {
         self.written = upper;
     }
 
-    fn write_bound(&mut self, bound: &Bound) {
+    fn write_bound(&mut self, bound: &RangeBound) {
         let time = bound.start.created_at;
         let encoded = match time {
             u64::MAX => 0,
-            _ => time - self.last_time + 1,
+            _ => time - self.previous_time + 1,
         };
-        self.last_time = time;
+        self.previous_time = time;
         write_varint(&mut self.bytes, encoded);
         write_varint(&mut self.bytes, bound.prefix_length as u64);
         let prefix = &bound.start.id[..bound.prefix_length];
@@ -527,7 +532,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// 64 bits in groups of seven.
+/// Bytes of the longest varint: 64 bits in groups of seven.
 const MAX_VARINT_BYTES: usize = 10;
 
 fn write_varint(bytes: &mut Vec<u8>, number: u64) {
@@ -538,26 +543,26 @@ fn write_varint(bytes: &mut Vec<u8>, number: u64) {
     }
 }
 
-impl fmt::Display for ProtocolError {
+impl fmt::Display for NegentropyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => write!(f, "the message is empty"),
             Self::NotNegentropy { first } => {
-                write!(f, "0x{first:02x} is no version of negentropy")
+                write!(f, "0x{first:02x} is not a negentropy version")
             }
             Self::EndsEarly => write!(f, "the message ends inside a range"),
             Self::NumberTooBig => write!(f, "a number does not fit 64 bits"),
-            Self::TimeTooBig => write!(f, "a bound lies behind the end of time"),
+            Self::TimeTooBig => write!(f, "a bound is later than the maximum time"),
             Self::PrefixTooLong { length } => {
                 write!(f, "an id prefix of {length} bytes is longer than an id")
             }
             Self::BoundsDescend => write!(f, "a range ends before it begins"),
-            Self::UnknownMode { mode } => write!(f, "{mode} is no mode of a range"),
+            Self::UnknownMode { mode } => write!(f, "unknown range mode {mode}"),
             Self::MissingIds { announced } => {
-                write!(f, "the message cannot hold the {announced} ids of a list")
+                write!(f, "a list announces {announced} ids, but the message is too short for them")
             }
         }
     }
 }
 
-impl std::error::Error for ProtocolError {}
+impl std::error::Error for NegentropyError {}

@@ -1,49 +1,50 @@
-//! Verdicts on events. Reasons are types; their text and prefix are made here and nowhere else.
+//! Decisions about events. The reasons are types; this module is the only place that produces their texts and prefixes.
+//! See `docs/protocol.md#answers-and-prefixes`.
 
 use std::fmt;
 
-use super::event::Malformed;
-use super::signed_event::Forged;
+use super::event::EventParseError;
+use super::signed_event::VerifyError;
 use crate::limits;
 
-/// What becomes of an event.
+/// What admission decides about an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// It is stored and served.
+pub enum Decision {
+    /// The event is stored and served.
     Accept,
-    /// It is stored, and served when its git data is here.
-    Hold(Need),
-    /// It goes to those who are listening and is never stored.
-    Pass,
-    /// It changes nothing, and that is fine.
-    Known(Known),
-    /// It is not wanted.
-    Refuse(Refusal),
+    /// The event is stored in purgatory and served when its git data has arrived.
+    Hold(AwaitedData),
+    /// The event is ephemeral: it is sent to matching subscriptions and not stored.
+    Broadcast,
+    /// The event changes nothing, because it is known or superseded. Answered with `OK true`.
+    Known(KnownAs),
+    /// The event is not accepted.
+    Reject(Rejection),
 }
 
-impl Verdict {
-    /// The flag and text of the OK message.
+impl Decision {
+    /// Returns the flag and the text of the `OK` message.
     #[must_use]
-    pub fn answer(&self) -> (bool, String) {
+    pub fn ok_reply(&self) -> (bool, String) {
         match self {
-            Self::Accept | Self::Pass => (true, String::new()),
+            Self::Accept | Self::Broadcast => (true, String::new()),
             Self::Hold(need) => (true, format!("purgatory: {need}")),
             Self::Known(known) => (true, known.to_string()),
-            Self::Refuse(refusal) => (false, refusal.to_string()),
+            Self::Reject(refusal) => (false, refusal.to_string()),
         }
     }
 }
 
-/// What a held event waits for.
+/// The git data that a held event waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Need {
-    /// An announcement waits for an authorised state whose data has arrived; a state for its objects.
+pub enum AwaitedData {
+    /// An announcement waits for an authorised state whose objects have arrived, a state for its objects.
     GitData,
-    /// A pull request waits for its tip.
+    /// A pull request waits for its commit.
     Commit(String),
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for AwaitedData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::GitData => f.write_str("won't be served until git data arrives"),
@@ -54,18 +55,18 @@ impl fmt::Display for Need {
     }
 }
 
-/// Why an event changes nothing.
+/// How an event that changes nothing is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Known {
-    /// It is being served.
+pub enum KnownAs {
+    /// The event is served.
     Served,
-    /// It is waiting for its git data.
+    /// The event is in purgatory.
     Held,
-    /// A newer version of it is being served.
+    /// A newer version of the event is served.
     Superseded,
 }
 
-impl fmt::Display for Known {
+impl fmt::Display for KnownAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Served => "duplicate: already have this event",
@@ -75,91 +76,131 @@ impl fmt::Display for Known {
     }
 }
 
-/// Why an event is not wanted.
+/// The reason why an event is not accepted. `Display` is the text of the `OK` message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// It is no event.
-    Malformed(Malformed),
-    /// Its id or signature is wrong.
-    Forged(Forged),
-    /// It is larger than events of its kind may be.
+pub enum Rejection {
+    /// The text is not a valid event.
+    Malformed(EventParseError),
+    /// The id or the signature is wrong.
+    Forged(VerifyError),
+    /// The event is larger than the limit for its kind.
     TooLarge {
-        /// Bytes of its text.
+        /// Bytes of the canonical text.
         bytes: usize,
-        /// Bytes it may have.
-        most: usize,
+        /// Limit in bytes.
+        limit: usize,
     },
-    /// It has more tags than events of its kind may have.
+    /// The event has more tags than the limit for its kind, which is given.
     TooManyTags(usize),
-    /// It is dated too far in the future.
-    Future,
-    /// It asked to be forgotten before now.
+    /// `created_at` is too far in the future.
+    InFuture,
+    /// The event has expired (NIP-40).
     Expired,
-    /// Only its author may publish it, and the connection has not shown to be the author.
+    /// Only the author may publish the event (NIP-70), and the connection is not authenticated as the author.
     Protected,
-    /// Authentication events are answers to challenges, not things to publish.
-    Credential,
-    /// Its author deleted it.
+    /// Authentication events answer a challenge and cannot be published.
+    AuthEvent,
+    /// The author deleted the event.
     Deleted,
-    /// Its author asked to vanish.
+    /// The author requested to vanish.
     Vanished,
-    /// A newer announcement took the repository away from here.
+    /// A newer announcement of the repository no longer names this service.
     Withdrawn,
-    /// The `d` tag is missing or cannot name a repository.
-    Identifier,
-    /// An announcement that does not name this service in `clone` and `relays`.
+    /// The `d` tag is missing or not a valid repository identifier.
+    InvalidIdentifier,
+    /// The announcement does not name this service in both `clone` and `relays`.
     NotListed,
-    /// An announcement that named this service and now does not: hosting has ended.
+    /// The announcement no longer names this service, although its predecessor did. Hosting has ended.
     Delisted,
-    /// An announcement of a repository that has no place here.
-    Banned,
-    /// An event that has no place here, for its author's sake or its own.
-    Unwelcome,
-    /// An announcement that names this service, which takes only others.
+    /// The operator has banned the announced repository.
+    RepositoryBanned,
+    /// The operator has banned the event or its author.
+    EventBanned,
+    /// The announcement names this service, but the repository is not on the allowlist of the operator.
     NotWhitelisted,
-    /// An announcement that names this service, which is an archive and does not keep it.
+    /// The service is a read-only archive, and the repository is not one that it archives.
     NotArchived,
-    /// A state of a repository that is not announced here.
+    /// The state belongs to a repository without an announcement.
     NoAnnouncement,
-    /// A state whose author is not a maintainer of any repository of that name here.
+    /// The author of the state is not a maintainer of a repository with this identifier.
     NotMaintainer,
-    /// A pull request without a commit.
+    /// The pull request names no commit.
     NoCommit,
-    /// It has nothing to do with anything here.
+    /// The event neither references a served event nor is referenced by one.
     Unrelated,
-    /// A deletion request that names an event of somebody else.
-    ForeignTarget,
-    /// A deletion request with too many targets, or none.
-    Targets(usize),
-    /// A vanish request without a `relay` tag.
-    NoRelay,
-    /// A vanish request that names other relays only.
-    OtherRelay,
-    /// Too much of this author is waiting for git data.
-    TooMuchHeld,
+    /// The deletion request names an event of another author.
+    ForeignDeletionTarget,
+    /// The deletion request has no targets (0) or too many.
+    DeletionTargetCount(usize),
+    /// The request to vanish has no `relay` tag.
+    NoVanishRelay,
+    /// The request to vanish names only other relays.
+    OtherVanishRelay,
+    /// Too many events of this author are in purgatory.
+    TooManyHeld,
     /// Purgatory is full.
     PurgatoryFull,
-    /// The client's network publishes too fast.
-    TooFast,
+    /// The network of the client publishes too many events.
+    RateLimited,
     /// The disk is nearly full.
     DiskFull,
-    /// The disk budget has reached its soft mark: no new repository is taken.
+    /// The soft limit of the disk budget is reached, so new repositories are not accepted.
     NoNewRepositories,
-    /// Its author has as many repositories here as a key may have.
+    /// The author has reached the repository quota, which is given.
     TooManyRepositories(u64),
-    /// The store could not write; nothing of the event was kept.
+    /// The store could not write the event. Nothing of it was stored.
     StoreFailed,
 }
 
-impl Refusal {
-    /// Whether only a lack of room speaks against the event, not the event itself.
+impl Rejection {
+    /// Returns the label of the reason in metrics and reports. Labels are stable.
     #[must_use]
-    pub fn is_about_room(&self) -> bool {
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::Forged(_) => "forged",
+            Self::TooLarge { .. } => "too_large",
+            Self::TooManyTags(_) => "too_many_tags",
+            Self::InFuture => "future",
+            Self::Expired => "expired",
+            Self::Protected => "protected",
+            Self::AuthEvent => "credential",
+            Self::Deleted => "deleted",
+            Self::Vanished => "vanished",
+            Self::Withdrawn => "withdrawn",
+            Self::InvalidIdentifier => "identifier",
+            Self::NotListed => "not_listed",
+            Self::Delisted => "delisted",
+            Self::RepositoryBanned => "banned",
+            Self::EventBanned => "event_banned",
+            Self::NotWhitelisted => "not_whitelisted",
+            Self::NotArchived => "not_archived",
+            Self::NoAnnouncement => "no_announcement",
+            Self::NotMaintainer => "not_maintainer",
+            Self::NoCommit => "no_commit",
+            Self::Unrelated => "unrelated",
+            Self::ForeignDeletionTarget => "foreign_target",
+            Self::DeletionTargetCount(_) => "targets",
+            Self::NoVanishRelay => "no_relay",
+            Self::OtherVanishRelay => "other_relay",
+            Self::TooManyHeld => "too_much_held",
+            Self::PurgatoryFull => "purgatory_full",
+            Self::RateLimited => "too_fast",
+            Self::DiskFull => "disk_full",
+            Self::NoNewRepositories => "no_new_repositories",
+            Self::TooManyRepositories(_) => "too_many_repositories",
+            Self::StoreFailed => "store_failed",
+        }
+    }
+
+    /// Returns whether the event was rejected only for lack of capacity. It may be accepted when it is sent again.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
         matches!(
             self,
-            Self::TooMuchHeld
+            Self::TooManyHeld
                 | Self::PurgatoryFull
-                | Self::TooFast
+                | Self::RateLimited
                 | Self::DiskFull
                 | Self::NoNewRepositories
                 | Self::StoreFailed
@@ -167,42 +208,42 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(why) => write!(f, "invalid: {why}"),
             Self::Forged(why) => write!(f, "invalid: {why}"),
-            Self::TooLarge { bytes, most } => write!(f, "invalid: the event has {bytes} bytes, at most {most} are taken"),
-            Self::TooManyTags(most) => write!(f, "invalid: at most {most} tags are taken"),
-            Self::Future => write!(f, "invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60),
+            Self::TooLarge { bytes, limit } => write!(f, "invalid: the event has {bytes} bytes, the limit is {limit}"),
+            Self::TooManyTags(limit) => write!(f, "invalid: the event has more than {limit} tags"),
+            Self::InFuture => write!(f, "invalid: created_at is more than {} minutes in the future", limits::MAX_FUTURE_SECS / 60),
             Self::Expired => f.write_str("invalid: the event has expired"),
             Self::Protected => f.write_str("auth-required: this event may only be published by its author"),
-            Self::Credential => f.write_str("invalid: authentication events are not published"),
+            Self::AuthEvent => f.write_str("invalid: authentication events cannot be published"),
             Self::Deleted => f.write_str("invalid: this event is deleted"),
             Self::Vanished => f.write_str("invalid: this pubkey has requested to vanish"),
-            Self::Withdrawn => f.write_str("invalid: a newer announcement has taken this repository away from this service"),
-            Self::Identifier => f.write_str("invalid: the d tag must name a repository: not empty, not . or .., without slashes or control characters"),
+            Self::Withdrawn => f.write_str("invalid: a newer announcement of this repository no longer names this service"),
+            Self::InvalidIdentifier => f.write_str("invalid: the d tag must be a repository identifier: not empty, not . or .., without slashes or control characters"),
             Self::NotListed => f.write_str("invalid: the announcement must name this service in both clone and relays"),
             Self::Delisted => f.write_str("invalid: the announcement no longer names this service; hosting has ended"),
-            Self::Banned => f.write_str("blocked: the operator of this service has banned this repository"),
-            Self::Unwelcome => f.write_str("blocked: the operator of this service has banned this event or its author"),
-            Self::NotWhitelisted => f.write_str("blocked: this service hosts only repositories that its operator has listed"),
-            Self::NotArchived => f.write_str("blocked: this service is a read-only archive and does not keep this repository"),
+            Self::RepositoryBanned => f.write_str("blocked: the operator of this service has banned this repository"),
+            Self::EventBanned => f.write_str("blocked: the operator of this service has banned this event or its author"),
+            Self::NotWhitelisted => f.write_str("blocked: this service hosts only repositories that its operator has allowed"),
+            Self::NotArchived => f.write_str("blocked: this service is a read-only archive and does not archive this repository"),
             Self::NoAnnouncement => f.write_str("invalid: no announcement exists for this repository"),
             Self::NotMaintainer => f.write_str("restricted: author not authorized for this repository"),
-            Self::NoCommit => f.write_str("invalid: a pull request names its commit in a c tag"),
+            Self::NoCommit => f.write_str("invalid: a pull request must name its commit in a c tag"),
             Self::Unrelated => f.write_str("restricted: the event must reference an accepted repository or accepted event"),
-            Self::ForeignTarget => f.write_str("invalid: cannot delete event authored by another pubkey"),
-            Self::Targets(0) => f.write_str("invalid: a deletion request names its targets in e or a tags"),
-            Self::Targets(_) => write!(f, "invalid: too many deletion targets, at most {} are taken", limits::MAX_DELETION_TARGETS),
-            Self::NoRelay => f.write_str("invalid: a request to vanish names relays in relay tags"),
-            Self::OtherRelay => f.write_str("restricted: the request to vanish does not name this relay"),
-            Self::TooMuchHeld => f.write_str("rate-limited: too many events of this author are waiting for git data"),
+            Self::ForeignDeletionTarget => f.write_str("invalid: cannot delete event authored by another pubkey"),
+            Self::DeletionTargetCount(0) => f.write_str("invalid: a deletion request must name its targets in e or a tags"),
+            Self::DeletionTargetCount(_) => write!(f, "invalid: too many deletion targets, the limit is {}", limits::MAX_DELETION_TARGETS),
+            Self::NoVanishRelay => f.write_str("invalid: a request to vanish must name relays in relay tags"),
+            Self::OtherVanishRelay => f.write_str("restricted: the request to vanish does not name this relay"),
+            Self::TooManyHeld => f.write_str("rate-limited: too many events of this author are waiting for git data"),
             Self::PurgatoryFull => f.write_str("rate-limited: too many events are waiting for git data, try again later"),
-            Self::TooFast => f.write_str("rate-limited: too many events from your network, slow down"),
+            Self::RateLimited => f.write_str("rate-limited: too many events from your network, slow down"),
             Self::DiskFull => f.write_str("error: the disk is full, nothing was stored"),
-            Self::NoNewRepositories => f.write_str("error: the disk of this service is nearly full, no new repository is taken for now; what is here goes on"),
-            Self::TooManyRepositories(most) => write!(f, "restricted: this key has {most} repositories here, as many as a key may have"),
+            Self::NoNewRepositories => f.write_str("error: the disk of this service is nearly full, new repositories are not accepted at the moment; existing repositories are not affected"),
+            Self::TooManyRepositories(quota) => write!(f, "restricted: repository quota reached, this key has {quota} repositories here"),
             Self::StoreFailed => f.write_str("error: could not store the event, try again later"),
         }
     }

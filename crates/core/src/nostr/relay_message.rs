@@ -1,120 +1,123 @@
-//! The other side of the messages of NIP-01, 42, 67 and 77: reading a relay's, writing a client's.
+//! Messages between client and relay (NIP-01, 42, 67 and 77), on the side of the client: parses messages of relays and
+//! writes messages of a client. Called by the relay connections of sync.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 
 use super::event::Event;
-use super::message::{payload, split};
-use super::signed_event::Signed;
+use super::message::{parse_payload, split_array};
+use super::signed_event::SignedEvent;
 use super::{hex, kinds, signed_event};
 use crate::limits;
-use crate::sync::io::{Heard, More, Say, Standing, SubId};
+use crate::sync::io::{EoseHint, EventPresence, IncomingMessage, OutgoingMessage, SubscriptionId};
 
-/// What a subscription id begins with; its number follows. Short, because it stands in every event that comes.
+/// Prefix of our subscription ids, followed by a number. Short, because every received `EVENT` message contains it.
 const PREFIX: char = 'g';
 
-/// The name of a request on the wire.
+/// Returns the subscription id as it is sent.
 #[must_use]
-pub fn name(sub: SubId) -> String {
+pub fn subscription_name(sub: SubscriptionId) -> String {
     format!("{PREFIX}{}", sub.0)
 }
 
-/// Reads a relay's message. Every text means something, be it that the relay is alive or that it talks nonsense. Events
-/// are parsed, measured and hashed; what the store knows of them is for the caller to find out, so they come as new.
-/// `max_event_bytes` is what the policy takes of an ordinary event.
+/// Parses a message of a relay. A text that is not expected is [`IncomingMessage::Alive`] or
+/// [`IncomingMessage::Invalid`].
+///
+/// Events are parsed, their size is checked, and their id is compared with their hash. They are returned as
+/// [`EventPresence::New`]; the caller looks them up in the store. `max_event_bytes` is the size limit of ordinary events.
 #[must_use]
-pub fn read(text: &str, max_event_bytes: usize) -> Heard {
-    let Ok(parts) = split(text) else { return Heard::Nonsense };
-    let Some((verb, rest)) = parts.split_first() else { return Heard::Nonsense };
-    let Some(verb) = string(verb) else { return Heard::Nonsense };
-    understood(&verb, rest, max_event_bytes).unwrap_or(Heard::Nonsense)
+pub fn parse(text: &str, max_event_bytes: usize) -> IncomingMessage {
+    let Ok(parts) = split_array(text) else { return IncomingMessage::Invalid };
+    let Some((verb, rest)) = parts.split_first() else { return IncomingMessage::Invalid };
+    let Some(verb) = parse_string(verb) else { return IncomingMessage::Invalid };
+    parse_verb(&verb, rest, max_event_bytes).unwrap_or(IncomingMessage::Invalid)
 }
 
-/// `None` if a word that we know has something behind it that does not belong there. What comes after that is nobody's
-/// business: protocols grow at the end.
-fn understood(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<Heard> {
+/// Parses the elements of a message. Returns `None` if the elements of a known message type are invalid. Additional
+/// elements at the end are ignored, because protocol extensions add them there.
+fn parse_verb(verb: &str, rest: &[&str], max_event_bytes: usize) -> Option<IncomingMessage> {
     Some(match (verb, rest) {
-        ("EVENT", [sub, event, ..]) => match subscription(sub)? {
-            Ok(sub) => read_event(sub, event, max_event_bytes)?,
-            Err(Foreign) => Heard::Alive,
+        ("EVENT", [sub, event, ..]) => match parse_subscription(sub)? {
+            Ok(sub) => parse_event(sub, event, max_event_bytes)?,
+            Err(UnknownSubscription) => IncomingMessage::Alive,
         },
-        ("EOSE", [sub, more @ ..]) => match subscription(sub)? {
-            Ok(sub) => Heard::Eose(sub, more.first().and_then(|more| read_more(more))),
-            Err(Foreign) => Heard::Alive,
+        ("EOSE", [sub, more @ ..]) => match parse_subscription(sub)? {
+            Ok(sub) => IncomingMessage::Eose(sub, more.first().and_then(|more| parse_eose_hint(more))),
+            Err(UnknownSubscription) => IncomingMessage::Alive,
         },
-        // A refusal that cannot be attributed is still one.
+        // A rejection of an unknown subscription may still be a rate limit, so it is treated like a notice.
         ("CLOSED", [sub, why @ ..]) => {
-            let why = why.first().map_or(Some(String::new()), |why| short(why))?;
-            match subscription(sub)? {
-                Ok(sub) => Heard::Closed(sub, why),
-                Err(Foreign) => Heard::Notice(why),
+            let why = why.first().map_or(Some(String::new()), |why| parse_clipped(why))?;
+            match parse_subscription(sub)? {
+                Ok(sub) => IncomingMessage::Closed(sub, why),
+                Err(UnknownSubscription) => IncomingMessage::Notice(why),
             }
         }
         ("NEG-ERR", [sub, why, most @ ..]) => {
-            let why = short(why)?;
-            match subscription(sub)? {
-                Ok(sub) => Heard::NegErr(sub, why, most.first().and_then(|most| most.parse().ok())),
-                Err(Foreign) => Heard::Notice(why),
+            let why = parse_clipped(why)?;
+            match parse_subscription(sub)? {
+                Ok(sub) => IncomingMessage::NegErr(sub, why, most.first().and_then(|most| most.parse().ok())),
+                Err(UnknownSubscription) => IncomingMessage::Notice(why),
             }
         }
-        ("NEG-MSG", [sub, message, ..]) => match subscription(sub)? {
-            Ok(sub) => Heard::NegMsg(sub, payload(message).ok()?),
-            Err(Foreign) => Heard::Alive,
+        ("NEG-MSG", [sub, message, ..]) => match parse_subscription(sub)? {
+            Ok(sub) => IncomingMessage::NegMsg(sub, parse_payload(message).ok()?),
+            Err(UnknownSubscription) => IncomingMessage::Alive,
         },
-        ("NOTICE", [text, ..]) => Heard::Notice(short(text)?),
+        ("NOTICE", [text, ..]) => IncomingMessage::Notice(parse_clipped(text)?),
         ("OK", [_id, accepted, why @ ..]) => {
-            let why = why.first().map_or(Some(String::new()), |why| short(why))?;
-            Heard::Ok(serde_json::from_str(accepted).ok()?, why)
+            let why = why.first().map_or(Some(String::new()), |why| parse_clipped(why))?;
+            IncomingMessage::Ok(serde_json::from_str(accepted).ok()?, why)
         }
-        // It has to be signed as it is, so it cannot be cut.
-        ("AUTH", [challenge, ..]) => match string(challenge)? {
-            challenge if challenge.len() <= limits::MAX_COMPLAINT_BYTES => Heard::Auth(challenge),
+        // The challenge is signed as received, so it cannot be shortened.
+        ("AUTH", [challenge, ..]) => match parse_string(challenge)? {
+            challenge if challenge.len() <= limits::MAX_NOTICE_BYTES => IncomingMessage::Auth(challenge),
             _ => return None,
         },
         ("EVENT" | "EOSE" | "CLOSED" | "NEG-ERR" | "NEG-MSG" | "NOTICE" | "OK" | "AUTH", _) => return None,
-        _ => Heard::Alive,
+        _ => IncomingMessage::Alive,
     })
 }
 
-fn read_event(sub: SubId, text: &str, max_event_bytes: usize) -> Option<Heard> {
-    // Whitespace, escapes and unsigned members may make a text larger than the event; twice is generous.
+fn parse_event(sub: SubscriptionId, text: &str, max_event_bytes: usize) -> Option<IncomingMessage> {
+    // Whitespace, escapes and unsigned members can make the text larger than the event. A factor of two allows for them.
     if text.len() > 2 * max_event_bytes.max(limits::MAX_STATE_EVENT_BYTES) {
-        return Some(Heard::TooLarge(sub));
+        return Some(IncomingMessage::TooLarge(sub));
     }
     let event = Event::parse(text).ok()?;
-    if !fits(&event, text.len(), max_event_bytes) {
-        return Some(Heard::TooLarge(sub));
+    if !is_within_limits(&event, text.len(), max_event_bytes) {
+        return Some(IncomingMessage::TooLarge(sub));
     }
-    if signed_event::hash(&event) != event.id.0 {
+    if signed_event::compute_id(&event) != event.id.0 {
         return None;
     }
-    Some(Heard::Event(sub, Arc::new(event), Standing::New))
+    Some(IncomingMessage::Event(sub, Arc::new(event), EventPresence::New))
 }
 
-/// Whether an event is within what the policy takes. The canonical text is never longer than the one that was sent.
-fn fits(event: &Event, sent: usize, max_event_bytes: usize) -> bool {
+/// Returns whether an event is within the limits of the policy. The canonical text is never longer than the received one.
+fn is_within_limits(event: &Event, sent: usize, max_event_bytes: usize) -> bool {
     let (bytes, tags) = match event.kind {
         kinds::STATE => (limits::MAX_STATE_EVENT_BYTES.max(max_event_bytes), limits::MAX_STATE_TAGS),
         _ => (max_event_bytes, limits::MAX_EVENT_TAGS),
     };
-    event.tags.len() <= tags && (sent <= bytes || Signed::trusted(event.clone()).json().len() <= bytes)
+    event.tags.len() <= tags && (sent <= bytes || SignedEvent::from_trusted(event.clone()).json().len() <= bytes)
 }
 
-/// A subscription that is none of ours.
-struct Foreign;
+/// The subscription id of a message is not one of ours.
+struct UnknownSubscription;
 
-/// `None` if it is no text at all.
-fn subscription(text: &str) -> Option<Result<SubId, Foreign>> {
-    let id = string(text)?;
+/// Parses a subscription id. Returns `None` if the element is not a string.
+fn parse_subscription(text: &str) -> Option<Result<SubscriptionId, UnknownSubscription>> {
+    let id = parse_string(text)?;
     let digits = id.strip_prefix(PREFIX).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    // One number has one name.
+    // Leading zeroes are not ours: each number has exactly one id.
     let number = digits.filter(|digits| *digits == "0" || !digits.starts_with('0')).and_then(|n| n.parse().ok());
-    Some(number.map(SubId).ok_or(Foreign))
+    Some(number.map(SubscriptionId).ok_or(UnknownSubscription))
 }
 
-/// `["finish"]` or `["more"]` (NIP-67), with whatever else.
-fn read_more(text: &str) -> Option<More> {
+/// Parses `["finish"]` or `["more"]` (NIP-67). Other hints are ignored.
+fn parse_eose_hint(text: &str) -> Option<EoseHint> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Hints {
@@ -126,20 +129,20 @@ fn read_more(text: &str) -> Option<More> {
         Hints::One(hint) => vec![hint],
     };
     hints.iter().find_map(|hint| match hint.as_str() {
-        "finish" => Some(More::Finish),
-        "more" => Some(More::More),
+        "finish" => Some(EoseHint::Complete),
+        "more" => Some(EoseHint::More),
         _ => None,
     })
 }
 
-fn string(text: &str) -> Option<String> {
+fn parse_string(text: &str) -> Option<String> {
     serde_json::from_str(text).ok()
 }
 
-/// As much of a text as anybody needs to understand it.
-fn short(text: &str) -> Option<String> {
-    let mut text = string(text)?;
-    let mut end = text.len().min(limits::MAX_COMPLAINT_BYTES);
+/// Parses a string and shortens it to [`limits::MAX_NOTICE_BYTES`].
+fn parse_clipped(text: &str) -> Option<String> {
+    let mut text = parse_string(text)?;
+    let mut end = text.len().min(limits::MAX_NOTICE_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -148,21 +151,21 @@ fn short(text: &str) -> Option<String> {
     Some(text)
 }
 
-/// What is to be said, as far as it can be written without a key.
+/// A message of a client, encoded as far as this is possible without a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Written<'a> {
-    /// The message.
+pub enum EncodedMessage<'a> {
+    /// The complete message.
     Text(String),
-    /// A challenge that has to be answered with a signature; see [`auth`].
+    /// A challenge. The caller signs an authentication event and encodes it with [`encode_auth`].
     Sign(&'a str),
 }
 
-/// Writes a client's message.
+/// Encodes a message of a client.
 #[must_use]
-pub fn write(say: &Say) -> Written<'_> {
-    Written::Text(match say {
-        Say::Req(sub, filters) => {
-            let mut text = format!("[\"REQ\",\"{}\"", name(*sub));
+pub fn encode(outgoing: &OutgoingMessage) -> EncodedMessage<'_> {
+    EncodedMessage::Text(match outgoing {
+        OutgoingMessage::Req(sub, filters) => {
+            let mut text = format!("[\"REQ\",\"{}\"", subscription_name(*sub));
             for filter in filters {
                 text.push(',');
                 text.push_str(&filter.to_json());
@@ -170,25 +173,25 @@ pub fn write(say: &Say) -> Written<'_> {
             text.push(']');
             text
         }
-        Say::Close(sub) => format!("[\"CLOSE\",\"{}\"]", name(*sub)),
-        Say::NegOpen(sub, filter, message) => {
-            let mut text = format!("[\"NEG-OPEN\",\"{}\",{},\"", name(*sub), filter.to_json());
+        OutgoingMessage::Close(sub) => format!("[\"CLOSE\",\"{}\"]", subscription_name(*sub)),
+        OutgoingMessage::NegOpen(sub, filter, message) => {
+            let mut text = format!("[\"NEG-OPEN\",\"{}\",{},\"", subscription_name(*sub), filter.to_json());
             push_payload(&mut text, message);
             text
         }
-        Say::NegMsg(sub, message) => {
-            let mut text = format!("[\"NEG-MSG\",\"{}\",\"", name(*sub));
+        OutgoingMessage::NegMsg(sub, message) => {
+            let mut text = format!("[\"NEG-MSG\",\"{}\",\"", subscription_name(*sub));
             push_payload(&mut text, message);
             text
         }
-        Say::NegClose(sub) => format!("[\"NEG-CLOSE\",\"{}\"]", name(*sub)),
-        Say::Auth(challenge) => return Written::Sign(challenge),
+        OutgoingMessage::NegClose(sub) => format!("[\"NEG-CLOSE\",\"{}\"]", subscription_name(*sub)),
+        OutgoingMessage::Auth(challenge) => return EncodedMessage::Sign(challenge),
     })
 }
 
-/// `["AUTH", event]`: the answer to a challenge. The event's text is the signer's.
+/// Returns `["AUTH", event]`, the answer to a challenge. `event` is the JSON text of the signed event.
 #[must_use]
-pub fn auth(event: &str) -> String {
+pub fn encode_auth(event: &str) -> String {
     format!("[\"AUTH\",{event}]")
 }
 
@@ -207,7 +210,7 @@ mod tests {
     use super::*;
     use crate::nostr::Filter;
 
-    const MOST: usize = 64 * 1024;
+    const MAX_EVENT_BYTES: usize = 64 * 1024;
 
     fn event(kind: u16, content: &str) -> String {
         let keys = Keys::parse("0000000000000000000000000000000000000000000000000000000000000003").expect("a key");
@@ -218,41 +221,41 @@ mod tests {
             .as_json()
     }
 
-    fn heard(text: &str) -> Heard {
-        read(text, MOST)
+    fn parsed(text: &str) -> IncomingMessage {
+        parse(text, MAX_EVENT_BYTES)
     }
 
     #[test]
-    fn what_relays_say() {
-        let sub = SubId(17);
+    fn relay_messages_are_parsed() {
+        let sub = SubscriptionId(17);
         for (text, expected) in [
-            (r#"["EOSE","g17"]"#, Heard::Eose(sub, None)),
-            (r#"["EOSE","g17",["finish"]]"#, Heard::Eose(sub, Some(More::Finish))),
-            (r#"["EOSE","g17",["x","more"]]"#, Heard::Eose(sub, Some(More::More))),
-            (r#"["EOSE","g17","finish"]"#, Heard::Eose(sub, Some(More::Finish))),
-            (r#"["EOSE","g17",{"a":1},2]"#, Heard::Eose(sub, None)),
-            (r#"["EOSE","g0"]"#, Heard::Eose(SubId(0), None)),
-            (r#" ["EOSE" , "g17" ] "#, Heard::Eose(sub, None)),
-            (r#"["CLOSED","g17","blocked: no"]"#, Heard::Closed(sub, "blocked: no".into())),
-            (r#"["CLOSED","g17"]"#, Heard::Closed(sub, String::new())),
-            (r#"["CLOSED","","rate-limited: slow"]"#, Heard::Notice("rate-limited: slow".into())),
-            (r#"["NOTICE","hello"]"#, Heard::Notice("hello".into())),
-            (r#"["OK","ab",true,""]"#, Heard::Ok(true, String::new())),
-            (r#"["OK","ab",false,"restricted: no"]"#, Heard::Ok(false, "restricted: no".into())),
-            (r#"["OK","ab",true]"#, Heard::Ok(true, String::new())),
-            (r#"["NEG-MSG","g17","61Ff"]"#, Heard::NegMsg(sub, vec![0x61, 0xff])),
-            (r#"["NEG-ERR","g17","closed: x"]"#, Heard::NegErr(sub, "closed: x".into(), None)),
-            (r#"["NEG-ERR","g17","blocked: x",500]"#, Heard::NegErr(sub, "blocked: x".into(), Some(500))),
-            (r#"["NEG-ERR","g17","blocked: x","500"]"#, Heard::NegErr(sub, "blocked: x".into(), None)),
-            (r#"["NEG-ERR","x","blocked: x"]"#, Heard::Notice("blocked: x".into())),
-            (r#"["AUTH","challenge"]"#, Heard::Auth("challenge".into())),
+            (r#"["EOSE","g17"]"#, IncomingMessage::Eose(sub, None)),
+            (r#"["EOSE","g17",["finish"]]"#, IncomingMessage::Eose(sub, Some(EoseHint::Complete))),
+            (r#"["EOSE","g17",["x","more"]]"#, IncomingMessage::Eose(sub, Some(EoseHint::More))),
+            (r#"["EOSE","g17","finish"]"#, IncomingMessage::Eose(sub, Some(EoseHint::Complete))),
+            (r#"["EOSE","g17",{"a":1},2]"#, IncomingMessage::Eose(sub, None)),
+            (r#"["EOSE","g0"]"#, IncomingMessage::Eose(SubscriptionId(0), None)),
+            (r#" ["EOSE" , "g17" ] "#, IncomingMessage::Eose(sub, None)),
+            (r#"["CLOSED","g17","blocked: no"]"#, IncomingMessage::Closed(sub, "blocked: no".into())),
+            (r#"["CLOSED","g17"]"#, IncomingMessage::Closed(sub, String::new())),
+            (r#"["CLOSED","","rate-limited: slow"]"#, IncomingMessage::Notice("rate-limited: slow".into())),
+            (r#"["NOTICE","hello"]"#, IncomingMessage::Notice("hello".into())),
+            (r#"["OK","ab",true,""]"#, IncomingMessage::Ok(true, String::new())),
+            (r#"["OK","ab",false,"restricted: no"]"#, IncomingMessage::Ok(false, "restricted: no".into())),
+            (r#"["OK","ab",true]"#, IncomingMessage::Ok(true, String::new())),
+            (r#"["NEG-MSG","g17","61Ff"]"#, IncomingMessage::NegMsg(sub, vec![0x61, 0xff])),
+            (r#"["NEG-ERR","g17","closed: x"]"#, IncomingMessage::NegErr(sub, "closed: x".into(), None)),
+            (r#"["NEG-ERR","g17","blocked: x",500]"#, IncomingMessage::NegErr(sub, "blocked: x".into(), Some(500))),
+            (r#"["NEG-ERR","g17","blocked: x","500"]"#, IncomingMessage::NegErr(sub, "blocked: x".into(), None)),
+            (r#"["NEG-ERR","x","blocked: x"]"#, IncomingMessage::Notice("blocked: x".into())),
+            (r#"["AUTH","challenge"]"#, IncomingMessage::Auth("challenge".into())),
         ] {
-            assert_eq!(heard(text), expected, "{text}");
+            assert_eq!(parsed(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_means_nothing_and_what_is_nonsense() {
+    fn unknown_messages_are_ignored_and_malformed_messages_are_invalid() {
         let own = event(1, "");
         for text in [
             r#"["COUNT","g1",{"count":1}]"#.to_owned(),
@@ -265,7 +268,7 @@ mod tests {
             format!(r#"["EVENT","x",{own}]"#),
             r#"["NEG-MSG","x","zz"]"#.to_owned(),
         ] {
-            assert_eq!(heard(&text), Heard::Alive, "{text}");
+            assert_eq!(parsed(&text), IncomingMessage::Alive, "{text}");
         }
         for text in [
             String::new(),
@@ -283,62 +286,69 @@ mod tests {
             r#"["EVENT","g1"]"#.to_owned(),
             r#"["EVENT","g1",[]]"#.to_owned(),
             format!(r#"["EVENT","g1",{}]"#, own.replace("\"kind\":1,", "\"kind\":2,")),
-            format!(r#"["AUTH","{}"]"#, "x".repeat(limits::MAX_COMPLAINT_BYTES + 1)),
+            format!(r#"["AUTH","{}"]"#, "x".repeat(limits::MAX_NOTICE_BYTES + 1)),
         ] {
-            assert_eq!(heard(&text), Heard::Nonsense, "{text}");
+            assert_eq!(parsed(&text), IncomingMessage::Invalid, "{text}");
         }
     }
 
     #[test]
-    fn m14_events_are_hashed_and_measured() {
+    fn events_are_checked_for_hash_and_size() {
         let text = event(1, "hi");
-        let parsed = Arc::new(Event::parse(&text).expect("an event"));
-        let good = Heard::Event(SubId(1), parsed, Standing::New);
-        assert_eq!(heard(&format!(r#"["EVENT","g1",{text}]"#)), good);
-        let padded = format!(r#"["EVENT","g1",{} {}]"#, &text[..1], " ".repeat(MOST) + &text[1..]);
-        assert_eq!(heard(&padded), good, "spaces do not make an event larger");
+        let expected = Arc::new(Event::parse(&text).expect("an event"));
+        let good = IncomingMessage::Event(SubscriptionId(1), expected, EventPresence::New);
+        assert_eq!(parsed(&format!(r#"["EVENT","g1",{text}]"#)), good);
+        let padded = format!(r#"["EVENT","g1",{} {}]"#, &text[..1], " ".repeat(MAX_EVENT_BYTES) + &text[1..]);
+        assert_eq!(parsed(&padded), good, "spaces do not count towards the event size");
 
-        let large = event(1, &"x".repeat(MOST));
-        assert_eq!(heard(&format!(r#"["EVENT","g1",{large}]"#)), Heard::TooLarge(SubId(1)));
-        let state = event(kinds::STATE, &"x".repeat(MOST));
-        assert!(matches!(heard(&format!(r#"["EVENT","g1",{state}]"#)), Heard::Event(..)), "states may be larger");
+        let large = event(1, &"x".repeat(MAX_EVENT_BYTES));
+        assert_eq!(parsed(&format!(r#"["EVENT","g1",{large}]"#)), IncomingMessage::TooLarge(SubscriptionId(1)));
+        let state = event(kinds::STATE, &"x".repeat(MAX_EVENT_BYTES));
+        assert!(
+            matches!(parsed(&format!(r#"["EVENT","g1",{state}]"#)), IncomingMessage::Event(..)),
+            "states may be larger"
+        );
         let huge = format!(r#"["EVENT","g1",{{"content":"{}"}}]"#, "x".repeat(3 * limits::MAX_STATE_EVENT_BYTES));
-        assert_eq!(heard(&huge), Heard::TooLarge(SubId(1)));
+        assert_eq!(parsed(&huge), IncomingMessage::TooLarge(SubscriptionId(1)));
         let tags = format!("\"tags\":[{}[\"e\",\"x\"]]", "[],".repeat(limits::MAX_EVENT_TAGS));
         let many = event(1, "").replace("\"tags\":[[\"e\",\"x\"]]", &tags);
-        assert_eq!(heard(&format!(r#"["EVENT","g1",{many}]"#)), Heard::TooLarge(SubId(1)));
+        assert_eq!(parsed(&format!(r#"["EVENT","g1",{many}]"#)), IncomingMessage::TooLarge(SubscriptionId(1)));
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
-        let long = "é".repeat(limits::MAX_COMPLAINT_BYTES);
-        let Heard::Notice(text) = heard(&message::notice(&format!("x{long}"))) else { panic!("a notice") };
-        assert_eq!(text.len(), limits::MAX_COMPLAINT_BYTES - 1);
-        let Heard::Closed(_, text) = heard(&message::closed("g1", &long)) else { panic!("a refusal") };
-        assert_eq!(text.len(), limits::MAX_COMPLAINT_BYTES);
+    fn long_texts_are_cut_at_character_boundaries() {
+        let long = "é".repeat(limits::MAX_NOTICE_BYTES);
+        let IncomingMessage::Notice(text) = parsed(&message::notice(&format!("x{long}"))) else {
+            panic!("not a notice")
+        };
+        assert_eq!(text.len(), limits::MAX_NOTICE_BYTES - 1);
+        let IncomingMessage::Closed(_, text) = parsed(&message::closed("g1", &long)) else {
+            panic!("not a CLOSED message")
+        };
+        assert_eq!(text.len(), limits::MAX_NOTICE_BYTES);
     }
 
     #[test]
-    fn what_we_say_is_what_our_own_door_understands() {
+    fn encoded_messages_are_parsed_by_our_own_server() {
         let filter = Filter { kinds: Some(vec![1]), tags: vec![(b'a', vec!["x\"\n".into()])], ..Filter::default() };
-        let (sub, id) = (SubId(17), "g17".to_owned());
-        for (say, understood) in [
-            (Say::Req(sub, vec![filter.clone(), Filter::default()]), {
+        let (sub, id) = (SubscriptionId(17), "g17".to_owned());
+        for (outgoing, expected) in [
+            (OutgoingMessage::Req(sub, vec![filter.clone(), Filter::default()]), {
                 ClientMessage::Req(id.clone(), vec![filter.clone(), Filter::default()])
             }),
-            (Say::Close(sub), ClientMessage::Close(id.clone())),
+            (OutgoingMessage::Close(sub), ClientMessage::Close(id.clone())),
             (
-                Say::NegOpen(sub, filter.clone(), vec![0x61, 0]),
+                OutgoingMessage::NegOpen(sub, filter.clone(), vec![0x61, 0]),
                 ClientMessage::NegOpen(id.clone(), filter, vec![0x61, 0]),
             ),
-            (Say::NegMsg(sub, vec![0x61]), ClientMessage::NegMsg(id.clone(), vec![0x61])),
-            (Say::NegClose(sub), ClientMessage::NegClose(id)),
+            (OutgoingMessage::NegMsg(sub, vec![0x61]), ClientMessage::NegMsg(id.clone(), vec![0x61])),
+            (OutgoingMessage::NegClose(sub), ClientMessage::NegClose(id)),
         ] {
-            let Written::Text(text) = write(&say) else { panic!("a text") };
-            assert_eq!(ClientMessage::parse(&text).expect("a message"), understood, "{text}");
+            let EncodedMessage::Text(text) = encode(&outgoing) else { panic!("not a complete message") };
+            assert_eq!(ClientMessage::parse(&text).expect("a message"), expected, "{text}");
         }
-        let say = Say::Auth("c".into());
-        assert_eq!(write(&say), Written::Sign("c"));
-        assert_eq!(ClientMessage::parse(&auth("{}")), Ok(ClientMessage::Auth("{}")));
+        let outgoing = OutgoingMessage::Auth("c".into());
+        assert_eq!(encode(&outgoing), EncodedMessage::Sign("c"));
+        assert_eq!(ClientMessage::parse(&encode_auth("{}")), Ok(ClientMessage::Auth("{}")));
     }
 }

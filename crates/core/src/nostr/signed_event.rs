@@ -1,4 +1,4 @@
-//! Events whose id and signature are right, with the bytes that are stored and served.
+//! Verified events with their canonical JSON text, which is stored and served.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,81 +7,82 @@ use bitcoin_hashes::sha256;
 use secp256k1::schnorr::Signature;
 use secp256k1::{Secp256k1, VerifyOnly, XOnlyPublicKey};
 
-use super::event::{Event, letter};
+use super::event::{Event, tag_letter};
 use super::{hex, json};
 
-/// Where the value of an indexed tag stands in the canonical text, so that a filter can be checked against stored bytes
-/// without parsing them: equal values have equal escaped text.
+/// The position of the value of an indexed tag in the canonical text. Filters are matched against stored bytes without
+/// parsing, which works because equal values have equal escaped text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// The tag's letter.
+pub struct TagSpan {
+    /// Letter of the tag.
     pub letter: u8,
     /// First byte of the value's escaped text.
     pub start: u32,
-    /// Its length.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// A verified event and its canonical text. The sender's own text is thrown away: it may carry unsigned members.
+/// A verified event and its canonical text. The text that the sender used is discarded, because it may contain unsigned
+/// members.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Signed {
+pub struct SignedEvent {
     event: Event,
     json: String,
-    marks: Vec<Mark>,
+    tag_spans: Vec<TagSpan>,
 }
 
-/// Why an event is a forgery or a mistake.
+/// The reason why the verification of an event failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Forged {
+pub enum VerifyError {
     /// The id is not the hash of the event.
-    Id,
-    /// The signature is not the author's.
-    Signature,
+    WrongId,
+    /// The signature is not a valid signature of the author.
+    BadSignature,
 }
 
-impl fmt::Display for Forged {
+impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Id => "the id is not the hash of the event",
-            Self::Signature => "the signature does not verify",
+            Self::WrongId => "the id is not the hash of the event",
+            Self::BadSignature => "the signature does not verify",
         })
     }
 }
 
-impl Signed {
-    /// Takes an event's word for it: for events that this house verified before and read back from its own store, and
-    /// for simulated worlds.
+impl SignedEvent {
+    /// Creates a signed event without verification. Only for events that were verified before and come from the own
+    /// store, and for simulations.
     #[must_use]
-    pub fn trusted(event: Event) -> Self {
-        Canonical::of(&event).into_signed(event)
+    pub fn from_trusted(event: Event) -> Self {
+        CanonicalJson::new(&event).into_signed(event)
     }
 
-    /// The event.
+    /// Returns the event.
     #[must_use]
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// The canonical JSON text.
+    /// Returns the canonical JSON text.
     #[must_use]
     pub fn json(&self) -> &str {
         &self.json
     }
 
-    /// The indexed tags' values inside [`json`](Self::json), each (letter, value) once.
+    /// Returns the positions of the indexed tag values in [`json`](Self::json), each (letter, value) once.
     #[must_use]
-    pub fn marks(&self) -> &[Mark] {
-        &self.marks
+    pub fn tag_spans(&self) -> &[TagSpan] {
+        &self.tag_spans
     }
 
-    /// The escaped text of a marked value.
+    /// Returns the escaped text of a tag value.
     #[must_use]
-    pub fn marked(&self, mark: Mark) -> &str {
-        &self.json[mark.start as usize..(mark.start + mark.len) as usize]
+    pub fn span_text(&self, span: TagSpan) -> &str {
+        &self.json[span.start as usize..(span.start + span.len) as usize]
     }
 }
 
-impl std::ops::Deref for Signed {
+impl std::ops::Deref for SignedEvent {
     type Target = Event;
 
     fn deref(&self) -> &Event {
@@ -89,27 +90,28 @@ impl std::ops::Deref for Signed {
     }
 }
 
-/// The id that an event should have.
+/// Computes the id of an event from its other members.
 #[must_use]
-pub fn hash(event: &Event) -> [u8; 32] {
-    Canonical::of(event).hash(event)
+pub fn compute_id(event: &Event) -> [u8; 32] {
+    CanonicalJson::new(event).hash(event)
 }
 
-/// The canonical text in three parts, two of which are also part of what is hashed. Written once for both.
-struct Canonical {
+/// The canonical text with the positions of tags and content, which are also part of the hashed text. They are encoded
+/// only once for both.
+struct CanonicalJson {
     json: String,
     /// `[[…],…]`.
     tags: std::ops::Range<usize>,
     /// `"…"`.
     content: std::ops::Range<usize>,
-    marks: Vec<Mark>,
+    tag_spans: Vec<TagSpan>,
 }
 
-impl Canonical {
-    fn of(event: &Event) -> Self {
+impl CanonicalJson {
+    fn new(event: &Event) -> Self {
         let size = 400 + event.content.len() + event.tags.iter().flatten().map(|value| value.len() + 4).sum::<usize>();
         let mut json = String::with_capacity(size);
-        let mut marks = Vec::new();
+        let mut tag_spans = Vec::new();
         json.push_str("{\"id\":\"");
         hex::push(&mut json, &event.id.0);
         json.push_str("\",\"pubkey\":\"");
@@ -120,7 +122,7 @@ impl Canonical {
         json.push_str(&event.kind.to_string());
         json.push_str(",\"tags\":");
         let tags_start = json.len();
-        push_tags(&mut json, &event.tags, &mut marks);
+        push_tags(&mut json, &event.tags, &mut tag_spans);
         let tags = tags_start..json.len();
         json.push_str(",\"content\":");
         let content_start = json.len();
@@ -129,8 +131,8 @@ impl Canonical {
         json.push_str(",\"sig\":\"");
         hex::push(&mut json, &event.sig);
         json.push_str("\"}");
-        let marks = distinct(&json, marks);
-        Self { json, tags, content, marks }
+        let tag_spans = dedup_spans(&json, tag_spans);
+        Self { json, tags, content, tag_spans }
     }
 
     /// sha256 of `[0,"pubkey",created_at,kind,tags,content]`.
@@ -143,16 +145,16 @@ impl Canonical {
         sha256::Hash::hash_byte_chunks(parts).to_byte_array()
     }
 
-    fn into_signed(self, event: Event) -> Signed {
-        Signed { event, json: self.json, marks: self.marks }
+    fn into_signed(self, event: Event) -> SignedEvent {
+        SignedEvent { event, json: self.json, tag_spans: self.tag_spans }
     }
 }
 
-fn push_tags(json: &mut String, tags: &[Vec<String>], marks: &mut Vec<Mark>) {
+fn push_tags(json: &mut String, tags: &[Vec<String>], tag_spans: &mut Vec<TagSpan>) {
     json.push('[');
     for (nth, tag) in tags.iter().enumerate() {
         json.push_str(if nth == 0 { "[" } else { ",[" });
-        let letter = tag.first().and_then(|name| letter(name));
+        let letter = tag.first().and_then(|name| tag_letter(name));
         for (place, value) in tag.iter().enumerate() {
             if place > 0 {
                 json.push(',');
@@ -160,7 +162,7 @@ fn push_tags(json: &mut String, tags: &[Vec<String>], marks: &mut Vec<Mark>) {
             let start = json.len() + 1;
             json::push_string(json, value);
             if let (1, Some(letter)) = (place, letter) {
-                marks.push(Mark { letter, start: start as u32, len: (json.len() - 1 - start) as u32 });
+                tag_spans.push(TagSpan { letter, start: start as u32, len: (json.len() - 1 - start) as u32 });
             }
         }
         json.push(']');
@@ -168,20 +170,21 @@ fn push_tags(json: &mut String, tags: &[Vec<String>], marks: &mut Vec<Mark>) {
     json.push(']');
 }
 
-/// Keeps each (letter, value) once, however often a stranger repeats it.
-fn distinct(json: &str, marks: Vec<Mark>) -> Vec<Mark> {
-    let text = |mark: &Mark| &json[mark.start as usize..(mark.start + mark.len) as usize];
+/// Removes repeated (letter, value) pairs.
+fn dedup_spans(json: &str, tag_spans: Vec<TagSpan>) -> Vec<TagSpan> {
+    let text = |span: &TagSpan| &json[span.start as usize..(span.start + span.len) as usize];
     let mut seen = BTreeSet::new();
-    marks.into_iter().filter(|mark| seen.insert((mark.letter, text(mark)))).collect()
+    tag_spans.into_iter().filter(|span| seen.insert((span.letter, text(span)))).collect()
 }
 
-/// How many authors' parsed keys are kept: lifting a key to the curve costs about a sixth of a check. A power of two.
+/// Number of parsed public keys in the cache of a [`Verifier`]. Parsing a key takes about a sixth of a verification. A
+/// power of two.
 const CACHED_KEYS: usize = 4_096;
 
-/// Checks ids and signatures. Each thread that checks has its own, with its own small cache of parsed keys.
+/// Verifies ids and signatures. Each verifying thread has its own verifier with a small cache of parsed keys.
 pub struct Verifier {
     secp: Secp256k1<VerifyOnly>,
-    /// Direct-mapped by the key's first bytes: bounded, no eviction to think about.
+    /// Direct-mapped cache, indexed by the first bytes of the key, so that it is bounded without an eviction list.
     keys: Vec<Option<([u8; 32], XOnlyPublicKey)>>,
 }
 
@@ -192,21 +195,21 @@ impl Default for Verifier {
 }
 
 impl Verifier {
-    /// One that keeps so many parsed keys, at least one.
+    /// Creates a verifier that caches up to `keys` parsed keys, at least one.
     #[must_use]
     pub fn with_cache(keys: usize) -> Self {
         Self { secp: Secp256k1::verification_only(), keys: vec![None; keys.max(1)] }
     }
 
-    /// Checks an event's id, then its signature.
-    pub fn check(&mut self, event: Event) -> Result<Signed, Forged> {
-        let canonical = Canonical::of(&event);
+    /// Verifies the id of an event, then its signature.
+    pub fn verify(&mut self, event: Event) -> Result<SignedEvent, VerifyError> {
+        let canonical = CanonicalJson::new(&event);
         if canonical.hash(&event) != event.id.0 {
-            return Err(Forged::Id);
+            return Err(VerifyError::WrongId);
         }
-        let key = self.key(&event.pubkey.0).ok_or(Forged::Signature)?;
-        let signature = Signature::from_slice(&event.sig).map_err(|_| Forged::Signature)?;
-        self.secp.verify_schnorr(&signature, &event.id.0, &key).map_err(|_| Forged::Signature)?;
+        let key = self.key(&event.pubkey.0).ok_or(VerifyError::BadSignature)?;
+        let signature = Signature::from_slice(&event.sig).map_err(|_| VerifyError::BadSignature)?;
+        self.secp.verify_schnorr(&signature, &event.id.0, &key).map_err(|_| VerifyError::BadSignature)?;
         Ok(canonical.into_signed(event))
     }
 
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn g15_1_the_serialisation_check_of_the_spec() {
+    fn event_id_matches_the_reference_serialisation() {
         let event = Event {
             id: EventId([0; 32]),
             pubkey: PublicKey([0x11; 32]),
@@ -260,28 +263,31 @@ mod tests {
             content: String::new(),
             sig: [0; 64],
         };
-        assert_eq!(hex::encode(&hash(&event)), "eeb65c9bea591f10de390e1bcac12f30042284c1aeca1c747b83f7009529557d");
+        assert_eq!(
+            hex::encode(&compute_id(&event)),
+            "eeb65c9bea591f10de390e1bcac12f30042284c1aeca1c747b83f7009529557d"
+        );
     }
 
     #[test]
-    fn an_independent_signer_agrees_and_any_change_is_seen() {
+    fn verification_agrees_with_another_library_and_detects_changes() {
         let text = sample();
         let event = Event::parse(&text).expect("an event");
-        let signed = Verifier::default().check(event.clone()).expect("verifies");
+        let signed = Verifier::default().verify(event.clone()).expect("verifies");
         assert_eq!(nostr::event::Event::from_json(signed.json()).expect("their parser reads ours").as_json(), text);
-        assert_eq!(signed.marks().len(), 1, "equal values are marked once");
-        assert_eq!(signed.marked(signed.marks()[0]), "x\\ty");
+        assert_eq!(signed.tag_spans().len(), 1, "equal values have one span");
+        assert_eq!(signed.span_text(signed.tag_spans()[0]), "x\\ty");
 
         let mut verifier = Verifier::default();
         let mut changed = event.clone();
         changed.content.push('!');
-        assert_eq!(verifier.check(changed), Err(Forged::Id));
+        assert_eq!(verifier.verify(changed), Err(VerifyError::WrongId));
         let mut changed = event.clone();
         changed.sig[10] ^= 1;
-        assert_eq!(verifier.check(changed), Err(Forged::Signature));
+        assert_eq!(verifier.verify(changed), Err(VerifyError::BadSignature));
         let mut changed = event;
         changed.pubkey = PublicKey([0xff; 32]);
-        changed.id = EventId(hash(&changed));
-        assert_eq!(verifier.check(changed), Err(Forged::Signature), "no point on the curve");
+        changed.id = EventId(compute_id(&changed));
+        assert_eq!(verifier.verify(changed), Err(VerifyError::BadSignature), "no point on the curve");
     }
 }

@@ -1,58 +1,60 @@
-//! Kind 30617: a repository exists, here is where, and these keep it.
+//! Repository announcements (kind 30617): where a repository is hosted and who maintains it.
 
 use super::id::{Identifier, RepoId};
-use super::maintainers::Roles;
-use super::service::Service;
+use super::maintainers::MaintainerRoles;
+use super::service::ServiceAddress;
 use crate::limits;
-use crate::nostr::event::{Event, Stamp};
+use crate::nostr::event::{Event, EventVersion};
 
-/// What the house remembers of an announcement.
+/// The part of an announcement that is kept in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
-    /// Whose, and its name.
+    /// The announced repository: the event's author and its `d` tag.
     pub repo: RepoId,
-    /// Which version.
-    pub stamp: Stamp,
+    /// The event's timestamp and id.
+    pub version: EventVersion,
     /// Whether it names this service in `clone` and `relays`.
-    pub listed: bool,
-    /// Whether the operator keeps the repository, whatever it names (GRASP-05).
-    pub archived: bool,
-    /// Whether it was taken in only because somebody hosted here names its author as a maintainer. It goes with the last
-    /// such name. One that is merely not listed (any more: the service's own name may change) is left alone.
-    pub exception: bool,
-    /// Who keeps it, by its author's word.
-    pub roles: Roles,
-    /// Git servers that have it.
+    pub is_listed: bool,
+    /// Whether the operator archives the repository, whatever services the announcement names (GRASP-05).
+    pub is_archived: bool,
+    /// Whether the announcement was accepted only because a maintainer of a hosted repository names its author
+    /// (docs/protocol.md#maintainer-exception). It is removed when the last such listing is gone. An announcement that
+    /// is not listed for another reason, for example because the service's own name has changed, is kept.
+    pub is_exception: bool,
+    /// The maintainers that the announcement lists.
+    pub roles: MaintainerRoles,
+    /// URLs of git servers that have the repository.
     pub clone: Vec<String>,
-    /// Relays that have its events, this service not among them.
+    /// URLs of relays that have its events, without this service.
     pub relays: Vec<String>,
 }
 
-/// The first few URLs that are no longer than URLs are.
-pub(super) fn sensible<'a>(urls: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
-    urls.filter(|url| url.len() <= limits::MAX_URL_BYTES).take(limits::MAX_URLS)
+/// Returns the first [`limits::MAX_ANNOUNCED_URLS`] URLs that are not longer than [`limits::MAX_URL_BYTES`].
+pub(super) fn usable_urls<'a>(urls: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    urls.filter(|url| url.len() <= limits::MAX_URL_BYTES).take(limits::MAX_ANNOUNCED_URLS)
 }
 
 impl Announcement {
-    /// Whether the repository is hosted here because of it.
+    /// Whether this announcement makes this service host the repository.
     #[must_use]
     pub fn is_hosted(&self) -> bool {
-        self.listed || self.archived
+        self.is_listed || self.is_archived
     }
 
-    /// Reads an announcement, without the operator's opinion; `None` if its `d` tag cannot name a repository.
+    /// Parses an announcement, or returns `None` if its `d` tag is not a valid identifier. `is_archived` and
+    /// `is_exception` depend on the operator's settings and on other events, and are `false` here.
     #[must_use]
-    pub fn read(event: &Event, service: &Service) -> Option<Self> {
+    pub fn from_event(event: &Event, service: &ServiceAddress) -> Option<Self> {
         let repo = RepoId { owner: event.pubkey, identifier: Identifier::new(event.tag("d")?)? };
-        let others = event.all_values("relays").filter(|relay| !service.is_own_relay(relay));
+        let others = event.all_values("relays").filter(|relay| !service.is_own_relay_url(relay));
         Some(Self {
-            listed: service.is_listed(event, &repo),
-            archived: false,
-            exception: false,
-            stamp: event.stamp(),
-            roles: Roles::read(event),
-            clone: sensible(event.all_values("clone")).map(str::to_owned).collect(),
-            relays: sensible(others).map(str::to_owned).collect(),
+            is_listed: service.is_named_in(event, &repo),
+            is_archived: false,
+            is_exception: false,
+            version: event.version(),
+            roles: MaintainerRoles::from_event(event),
+            clone: usable_urls(event.all_values("clone")).map(str::to_owned).collect(),
+            relays: usable_urls(others).map(str::to_owned).collect(),
             repo,
         })
     }

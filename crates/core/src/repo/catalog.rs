@@ -1,7 +1,9 @@
-//! All repositories of this service, in memory: their announcements and states, not their events.
+//! The catalog: the announcements and states of all repositories of this service, in memory.
 //!
-//! Its size follows repositories. It changes when the registrar decides and is rebuilt from the store at boot and after
-//! a failed commit. Everything that shares an identifier is a [`Family`], because a state names only an identifier.
+//! It holds what decisions need of these events, not their text, so that its size follows the number of repositories.
+//! [`Admission`](crate::admission::Admission) changes it when it decides, and rebuilds it from the store at start and
+//! after a failed commit (docs/design/admission.md#catalog-and-authority). All announcements and states with the same
+//! identifier form one [`RepoGroup`], because a state names an identifier only.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,38 +13,38 @@ use super::announcement::Announcement;
 use super::id::{Identifier, RepoId};
 use super::maintainers;
 use crate::nostr::PublicKey;
-use crate::nostr::event::{EventId, Stamp, supersedes};
+use crate::nostr::event::{EventId, EventVersion, supersedes};
 use crate::time::Timestamp;
 
-/// Whether the world can see something, or it waits for git data.
+/// Whether a stored event is served, or held in purgatory until its git data arrives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Place {
-    /// Anybody may ask for it.
+pub enum EventStatus {
+    /// It is part of the answers to clients.
     Served,
-    /// It waits in purgatory.
+    /// It waits in purgatory for its git data and is in no answer.
     Held,
 }
 
-/// At most one served and one held version.
+/// The versions of a replaceable event: at most one that is served and one that is held.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Slots<T> {
-    /// What the world sees.
+pub struct Versions<T> {
+    /// The served version.
     pub served: Option<T>,
-    /// What waits.
+    /// The version in purgatory.
     pub held: Option<T>,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for Versions<T> {
     fn default() -> Self {
         Self { served: None, held: None }
     }
 }
 
-impl<T> Slots<T> {
-    fn slot(&mut self, place: Place) -> &mut Option<T> {
-        match place {
-            Place::Served => &mut self.served,
-            Place::Held => &mut self.held,
+impl<T> Versions<T> {
+    fn slot(&mut self, status: EventStatus) -> &mut Option<T> {
+        match status {
+            EventStatus::Served => &mut self.served,
+            EventStatus::Held => &mut self.held,
         }
     }
 
@@ -51,145 +53,149 @@ impl<T> Slots<T> {
     }
 }
 
-impl Slots<Announcement> {
-    /// The version that decides about authority: the newer of the two (F6).
+impl Versions<Announcement> {
+    /// Returns the version that decides about authority: the newer of the two.
     #[must_use]
-    pub fn best(&self) -> Option<&Announcement> {
+    pub fn newest(&self) -> Option<&Announcement> {
         match (&self.served, &self.held) {
-            (Some(served), Some(held)) if supersedes(held.stamp, served.stamp) => Some(held),
+            (Some(served), Some(held)) if supersedes(held.version, served.version) => Some(held),
             (Some(served), _) => Some(served),
             (None, held) => held.as_ref(),
         }
     }
 }
 
-/// One author's states of one name.
+/// The states of one author with one identifier.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct States {
-    /// The one that is served.
-    pub served: Option<Stamp>,
-    /// Those that wait, side by side: a newer one whose data never comes must not hide an older one whose data is here.
-    pub held: Vec<Stamp>,
+pub struct AuthorStates {
+    /// The served state.
+    pub served: Option<EventVersion>,
+    /// The states in purgatory, newest first. Several are held side by side: a newer one whose data never arrives must
+    /// not hide an older one whose data does.
+    pub held: Vec<EventVersion>,
 }
 
-/// All that shares one identifier.
+/// All announcements and states with one identifier.
 #[derive(Clone, Debug, Default)]
-pub struct Family {
-    announcements: BTreeMap<PublicKey, Slots<Announcement>>,
-    states: BTreeMap<PublicKey, States>,
-    /// Who is named by whom: walked backwards from a state's author to the repositories it may speak for.
-    named_by: BTreeMap<PublicKey, BTreeSet<PublicKey>>,
-    /// How many owners have a repository hosted here.
-    hosts: usize,
-    /// Maintainer sets that were asked for since an announcement that could change them changed.
+pub struct RepoGroup {
+    announcements: BTreeMap<PublicKey, Versions<Announcement>>,
+    states: BTreeMap<PublicKey, AuthorStates>,
+    /// For each listed maintainer the keys whose announcements list it. It is followed backwards, from the author of a
+    /// state to the repositories that the state may apply to.
+    listed_by: BTreeMap<PublicKey, BTreeSet<PublicKey>>,
+    /// The number of hosted repositories.
+    hosted_total: usize,
+    /// Cache of maintainer sets, by owner. A set is dropped when an announcement that it may depend on changes.
     sets: RefCell<BTreeMap<PublicKey, Arc<BTreeSet<PublicKey>>>>,
 }
 
-impl Family {
-    /// The announcements of one key.
+impl RepoGroup {
+    /// Returns the announcements of one author.
     #[must_use]
-    pub fn announcement(&self, author: PublicKey) -> Option<&Slots<Announcement>> {
+    pub fn announcement(&self, author: PublicKey) -> Option<&Versions<Announcement>> {
         self.announcements.get(&author)
     }
 
-    /// All announcements, by author.
-    pub fn announcements(&self) -> impl Iterator<Item = (&PublicKey, &Slots<Announcement>)> {
+    /// Iterates over all announcements, by author.
+    pub fn announcements(&self) -> impl Iterator<Item = (&PublicKey, &Versions<Announcement>)> {
         self.announcements.iter()
     }
 
-    /// All states, by author.
-    pub fn states_by_author(&self) -> impl Iterator<Item = (&PublicKey, &States)> {
+    /// Iterates over all states, by author.
+    pub fn states_by_author(&self) -> impl Iterator<Item = (&PublicKey, &AuthorStates)> {
         self.states.iter()
     }
 
-    /// The states of one key.
+    /// Returns the states of one author.
     #[must_use]
-    pub fn states(&self, author: PublicKey) -> Option<&States> {
+    pub fn states(&self, author: PublicKey) -> Option<&AuthorStates> {
         self.states.get(&author)
     }
 
-    /// Whether a repository of this name and owner is hosted here: its best announcement names this service, or the
-    /// operator keeps it.
+    /// Whether the repository of this owner is hosted here: its newest announcement names this service, or the operator
+    /// archives it.
     #[must_use]
     pub fn is_hosted(&self, owner: PublicKey) -> bool {
-        self.best(owner).is_some_and(Announcement::is_hosted)
+        self.newest_announcement(owner).is_some_and(Announcement::is_hosted)
     }
 
-    /// Whether any repository of this name is hosted here.
+    /// Whether any repository with this identifier is hosted here.
     #[must_use]
-    pub fn has_host(&self) -> bool {
-        self.hosts > 0
+    pub fn has_hosted(&self) -> bool {
+        self.hosted_total > 0
     }
 
-    /// Who may say what the refs of `owner`'s repository are.
+    /// Returns the maintainer set of `owner`'s repository: the keys whose states apply to it.
     #[must_use]
     pub fn maintainers(&self, owner: PublicKey, strict: bool) -> Arc<BTreeSet<PublicKey>> {
-        let compute = || maintainers::set(owner, strict, |key| self.best(key).map(|announcement| &announcement.roles));
+        let compute = || {
+            maintainers::maintainer_set(owner, strict, |key| {
+                self.newest_announcement(key).map(|announcement| &announcement.roles)
+            })
+        };
         self.sets.borrow_mut().entry(owner).or_insert_with(|| Arc::new(compute())).clone()
     }
 
-    /// The hosted repositories, by owner, that `author` may speak for.
-    pub fn hosts_of(&self, author: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
-        // Whoever speaks for a repository is reached from it along names, so only those that reach the author count.
-        let reaching = self.reaching(author).into_iter();
+    /// Returns the owners of the hosted repositories that have `author` as a maintainer.
+    pub fn maintained_by(&self, author: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
+        // A maintainer can be reached from the owner along listings, so only the keys that reach `author` can be such
+        // owners.
+        let reaching = self.keys_reaching(author).into_iter();
         reaching.filter(move |owner| self.is_hosted(*owner) && self.maintainers(*owner, strict).contains(&author))
     }
 
-    /// The hosted repositories, by owner, whose maintainer set may depend on `author`'s announcement.
-    pub fn hosts_reaching(&self, author: PublicKey) -> impl Iterator<Item = PublicKey> {
-        self.reaching(author).into_iter().filter(|owner| self.is_hosted(*owner))
+    /// Returns the owners of the hosted repositories whose maintainer set may depend on `author`'s announcement.
+    pub fn hosted_depending_on(&self, author: PublicKey) -> impl Iterator<Item = PublicKey> {
+        self.keys_reaching(author).into_iter().filter(|owner| self.is_hosted(*owner))
     }
 
-    /// All hosted repositories of this name, by owner.
-    pub fn hosts(&self) -> impl Iterator<Item = PublicKey> {
+    /// Returns the owners of all hosted repositories with this identifier.
+    pub fn hosted_owners(&self) -> impl Iterator<Item = PublicKey> {
         self.announcements.keys().copied().filter(|owner| self.is_hosted(*owner))
     }
 
-    /// The other hosted repositories, by owner, whose owners are among the maintainers of `owner`'s.
-    pub fn lenders(&self, owner: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
+    /// Returns the other owners of hosted repositories that are maintainers of `owner`'s repository. It may read their
+    /// objects.
+    pub fn alternate_owners(&self, owner: PublicKey, strict: bool) -> impl Iterator<Item = PublicKey> {
         let members: Vec<PublicKey> = self.maintainers(owner, strict).iter().copied().collect();
         members.into_iter().filter(move |member| *member != owner && self.is_hosted(*member))
     }
 
-    /// The states that speak for `owner`'s repository, the best first.
+    /// Returns the states that apply to `owner`'s repository, newest first.
     #[must_use]
-    pub fn states_for(&self, owner: PublicKey, strict: bool) -> Vec<(Stamp, Place)> {
+    pub fn states_for(&self, owner: PublicKey, strict: bool) -> Vec<(EventVersion, EventStatus)> {
         let mut found = Vec::new();
         for states in self.maintainers(owner, strict).iter().filter_map(|member| self.states.get(member)) {
-            found.extend(states.served.map(|stamp| (stamp, Place::Served)));
-            found.extend(states.held.iter().map(|stamp| (*stamp, Place::Held)));
+            found.extend(states.served.map(|version| (version, EventStatus::Served)));
+            found.extend(states.held.iter().map(|version| (*version, EventStatus::Held)));
         }
-        found.sort_by(
-            |(a, _), (b, _)| {
-                if supersedes(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
-            },
-        );
+        found.sort_by(|(left, _), (right, _)| newest_first(*left, *right));
         found
     }
 
-    /// Whether somebody who may speak for another's hosted repository names `author` as a maintainer (G1-08). Under the
-    /// reciprocal rule one is invited before one is a member.
+    /// Whether a maintainer of another owner's hosted repository lists `author`
+    /// (docs/protocol.md#maintainer-exception). Under the reciprocal rule a key is invited before it is a member.
     #[must_use]
     pub fn is_invited(&self, author: PublicKey, strict: bool) -> bool {
-        let listers = self.named_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
-        // A hosted owner who names a lead elsewhere has no set at all until that lead's announcement is here.
+        let listers = self.listed_by.get(&author).into_iter().flatten().filter(|lister| **lister != author);
+        // If a hosted owner names a lead whose announcement is not here, its maintainer set is empty.
         listers
             .into_iter()
-            .any(|lister| self.is_hosted(*lister) || self.hosts_of(*lister, strict).any(|host| host != author))
+            .any(|lister| self.is_hosted(*lister) || self.maintained_by(*lister, strict).any(|owner| owner != author))
     }
 
-    /// The announcement that decides about a repository.
+    /// Returns the announcement of an author that decides about its repository.
     #[must_use]
-    pub fn best(&self, author: PublicKey) -> Option<&Announcement> {
-        self.announcements.get(&author)?.best()
+    pub fn newest_announcement(&self, author: PublicKey) -> Option<&Announcement> {
+        self.announcements.get(&author)?.newest()
     }
 
-    /// All keys from which `author` can be reached along names, itself included.
-    fn reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
+    /// Returns all keys from which `author` can be reached along listings, including `author`.
+    fn keys_reaching(&self, author: PublicKey) -> BTreeSet<PublicKey> {
         let mut reached = BTreeSet::from([author]);
         let mut frontier = vec![author];
         while let Some(key) = frontier.pop() {
-            for lister in self.named_by.get(&key).into_iter().flatten() {
+            for lister in self.listed_by.get(&key).into_iter().flatten() {
                 if reached.insert(*lister) {
                     frontier.push(*lister);
                 }
@@ -198,34 +204,37 @@ impl Family {
         reached
     }
 
-    /// Changes one author's announcements and keeps everything that is derived from them true. Also gives who is named
-    /// now and was not before, and the reverse.
-    fn change<R>(&mut self, author: PublicKey, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> Changed<R> {
-        let slots = self.announcements.entry(author).or_default();
-        let before = named(slots.best());
-        let was_hosted = slots.best().is_some_and(Announcement::is_hosted);
-        let result = change(slots);
-        let after = named(slots.best());
-        let is_hosted = slots.best().is_some_and(Announcement::is_hosted);
-        if slots.is_empty() {
+    /// Changes the announcements of one author and updates everything that is derived from them.
+    fn update_announcements<R>(
+        &mut self,
+        author: PublicKey,
+        change: impl FnOnce(&mut Versions<Announcement>) -> R,
+    ) -> AnnouncementChange<R> {
+        let versions = self.announcements.entry(author).or_default();
+        let before = listed_members(versions.newest());
+        let was_hosted = versions.newest().is_some_and(Announcement::is_hosted);
+        let result = change(versions);
+        let after = listed_members(versions.newest());
+        let is_hosted = versions.newest().is_some_and(Announcement::is_hosted);
+        if versions.is_empty() {
             self.announcements.remove(&author);
         }
-        self.hosts = self.hosts + usize::from(is_hosted) - usize::from(was_hosted);
+        self.hosted_total = self.hosted_total + usize::from(is_hosted) - usize::from(was_hosted);
         for key in before.difference(&after) {
-            if let Some(listers) = self.named_by.get_mut(key) {
+            if let Some(listers) = self.listed_by.get_mut(key) {
                 listers.remove(&author);
                 if listers.is_empty() {
-                    self.named_by.remove(key);
+                    self.listed_by.remove(key);
                 }
             }
         }
         for key in after.difference(&before) {
-            self.named_by.entry(*key).or_default().insert(author);
+            self.listed_by.entry(*key).or_default().insert(author);
         }
-        // Only the sets of repositories from which the author is reached can have changed.
-        let reaching = self.reaching(author);
+        // Only the sets of repositories from which the author can be reached may have changed.
+        let reaching = self.keys_reaching(author);
         self.sets.get_mut().retain(|owner, _| !reaching.contains(owner));
-        Changed { result, added: &after - &before, removed: &before - &after }
+        AnnouncementChange { result, added: &after - &before, removed: &before - &after }
     }
 
     fn is_empty(&self) -> bool {
@@ -233,175 +242,193 @@ impl Family {
     }
 }
 
-/// What came of a change of announcements.
-struct Changed<R> {
+/// The result of a change of announcements: which keys are listed as maintainers now but were not before, and the
+/// reverse.
+struct AnnouncementChange<R> {
     result: R,
     added: BTreeSet<PublicKey>,
     removed: BTreeSet<PublicKey>,
 }
 
-fn named(announcement: Option<&Announcement>) -> BTreeSet<PublicKey> {
+fn newest_first(left: EventVersion, right: EventVersion) -> std::cmp::Ordering {
+    if supersedes(left, right) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+}
+
+fn listed_members(announcement: Option<&Announcement>) -> BTreeSet<PublicKey> {
     announcement.map(|announcement| announcement.roles.members().iter().copied().collect()).unwrap_or_default()
 }
 
-/// All repositories of this service.
+/// The announcements and states of all repositories of this service.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    families: BTreeMap<Identifier, Family>,
-    /// Which families an author has something in, so that a vanishing author is found.
+    groups: BTreeMap<Identifier, RepoGroup>,
+    /// The identifiers under which an author has an announcement or a state, so that a request to vanish finds them.
     by_author: BTreeMap<PublicKey, BTreeSet<Identifier>>,
-    /// In how many announcements a key is named as a maintainer.
-    named: BTreeMap<PublicKey, usize>,
+    /// The number of announcements that list a key as a maintainer.
+    listing_counts: BTreeMap<PublicKey, usize>,
 }
 
 impl Catalog {
-    /// All that shares an identifier.
+    /// Returns all announcements and states with an identifier.
     #[must_use]
-    pub fn family(&self, identifier: &Identifier) -> Option<&Family> {
-        self.families.get(identifier)
+    pub fn group(&self, identifier: &Identifier) -> Option<&RepoGroup> {
+        self.groups.get(identifier)
     }
 
-    /// The announcements of one repository.
+    /// Returns the announcements of one repository.
     #[must_use]
-    pub fn announcement(&self, repo: &RepoId) -> Option<&Slots<Announcement>> {
-        self.family(&repo.identifier)?.announcement(repo.owner)
+    pub fn announcement(&self, repo: &RepoId) -> Option<&Versions<Announcement>> {
+        self.group(&repo.identifier)?.announcement(repo.owner)
     }
 
-    /// The names under which an author has something.
+    /// Returns the identifiers under which an author has an announcement or a state.
     pub fn identifiers_of(&self, author: PublicKey) -> impl Iterator<Item = &Identifier> {
         self.by_author.get(&author).into_iter().flatten()
     }
 
-    /// How many repositories of a key are hosted here, or are to be.
+    /// Returns the number of hosted repositories of one owner, including those whose announcement is still held.
     #[must_use]
-    pub fn hosted_by(&self, owner: PublicKey) -> u64 {
-        let families = self.identifiers_of(owner).filter_map(|identifier| self.family(identifier));
-        families.filter(|family| family.is_hosted(owner)).count() as u64
+    pub fn hosted_count(&self, owner: PublicKey) -> u64 {
+        let groups = self.identifiers_of(owner).filter_map(|identifier| self.group(identifier));
+        groups.filter(|group| group.is_hosted(owner)).count() as u64
     }
 
-    /// Every repository that has an announcement.
-    pub fn repositories(&self) -> impl Iterator<Item = (RepoId, &Slots<Announcement>)> {
-        self.families.iter().flat_map(|(identifier, family)| {
-            family
+    /// Iterates over all repositories that have an announcement.
+    pub fn repositories(&self) -> impl Iterator<Item = (RepoId, &Versions<Announcement>)> {
+        self.groups.iter().flat_map(|(identifier, group)| {
+            group
                 .announcements()
-                .map(move |(owner, slots)| (RepoId { owner: *owner, identifier: identifier.clone() }, slots))
+                .map(move |(owner, versions)| (RepoId { owner: *owner, identifier: identifier.clone() }, versions))
         })
     }
 
-    /// Puts an announcement in its place and gives back what stood there.
-    pub fn put_announcement(&mut self, place: Place, announcement: Announcement) -> Option<Announcement> {
+    /// Inserts an announcement and returns the one that it replaces.
+    pub fn put_announcement(&mut self, status: EventStatus, announcement: Announcement) -> Option<Announcement> {
         let repo = announcement.repo.clone();
-        self.change(&repo, |slots| slots.slot(place).replace(announcement))
+        self.update_announcements(&repo, |versions| versions.slot(status).replace(announcement))
     }
 
-    /// Takes an announcement away if it still stands there.
-    pub fn take_announcement(&mut self, place: Place, repo: &RepoId, id: EventId) -> Option<Announcement> {
-        self.change(repo, |slots| slots.slot(place).take_if(|announcement| announcement.stamp.id == id))
+    /// Removes the announcement with this id, if it is the current one.
+    pub fn take_announcement(&mut self, status: EventStatus, repo: &RepoId, id: EventId) -> Option<Announcement> {
+        self.update_announcements(repo, |versions| {
+            versions.slot(status).take_if(|announcement| announcement.version.id == id)
+        })
     }
 
-    /// Notes a held state. Gives back the oldest if there are too many side by side.
+    /// Inserts a held state. If the author has more than `most` held states with this identifier, removes and returns
+    /// the oldest.
     pub fn hold_state(
         &mut self,
         author: PublicKey,
         identifier: &Identifier,
-        stamp: Stamp,
+        version: EventVersion,
         most: usize,
-    ) -> Option<Stamp> {
-        self.edit(author, identifier, |family| {
-            let held = &mut family.states.entry(author).or_default().held;
-            if held.contains(&stamp) {
+    ) -> Option<EventVersion> {
+        self.update_group(author, identifier, |group| {
+            let held = &mut group.states.entry(author).or_default().held;
+            if held.contains(&version) {
                 return None;
             }
-            held.push(stamp);
-            held.sort_by(
-                |a, b| if supersedes(*a, *b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater },
-            );
+            held.push(version);
+            held.sort_by(|left, right| newest_first(*left, *right));
             (held.len() > most).then(|| held.pop()).flatten()
         })
     }
 
-    /// Notes that a state is served. Gives back the held versions that it makes obsolete, itself included.
-    pub fn serve_state(&mut self, author: PublicKey, identifier: &Identifier, stamp: Stamp) -> Vec<Stamp> {
-        self.edit(author, identifier, |family| {
-            let states = family.states.entry(author).or_default();
-            states.served = Some(stamp);
-            states.held.extract_if(.., |held| *held == stamp || supersedes(stamp, *held)).collect()
+    /// Marks a state as served. Returns the held versions that it replaces, including itself if it was held.
+    pub fn serve_state(
+        &mut self,
+        author: PublicKey,
+        identifier: &Identifier,
+        version: EventVersion,
+    ) -> Vec<EventVersion> {
+        self.update_group(author, identifier, |group| {
+            let states = group.states.entry(author).or_default();
+            states.served = Some(version);
+            states.held.extract_if(.., |held| *held == version || supersedes(version, *held)).collect()
         })
     }
 
-    /// Forgets a state, wherever it stands.
-    pub fn drop_state(&mut self, author: PublicKey, identifier: &Identifier, id: EventId) {
-        self.edit(author, identifier, |family| {
-            if let Some(states) = family.states.get_mut(&author) {
-                states.served.take_if(|stamp| stamp.id == id);
-                states.held.retain(|stamp| stamp.id != id);
+    /// Removes a state, served or held.
+    pub fn remove_state(&mut self, author: PublicKey, identifier: &Identifier, id: EventId) {
+        self.update_group(author, identifier, |group| {
+            if let Some(states) = group.states.get_mut(&author) {
+                states.served.take_if(|version| version.id == id);
+                states.held.retain(|version| version.id != id);
                 if states.served.is_none() && states.held.is_empty() {
-                    family.states.remove(&author);
+                    group.states.remove(&author);
                 }
             }
         });
     }
 
-    /// What an author has under a name that is not newer than `up_to`: ids with their place and whether they are
-    /// announcements.
+    /// Returns the announcements and states of an author with this identifier that are not newer than `up_to`: id,
+    /// status, and whether it is an announcement.
     #[must_use]
-    pub fn of_author_until(
+    pub fn versions_until(
         &self,
         author: PublicKey,
         identifier: &Identifier,
         up_to: Timestamp,
-    ) -> Vec<(EventId, Place, bool)> {
-        let Some(family) = self.family(identifier) else { return Vec::new() };
+    ) -> Vec<(EventId, EventStatus, bool)> {
+        let Some(group) = self.group(identifier) else { return Vec::new() };
         let mut found = Vec::new();
-        if let Some(slots) = family.announcement(author) {
-            let places = [(Place::Served, &slots.served), (Place::Held, &slots.held)];
-            found.extend(places.into_iter().filter_map(|(place, slot)| {
+        if let Some(versions) = group.announcement(author) {
+            let both = [(EventStatus::Served, &versions.served), (EventStatus::Held, &versions.held)];
+            found.extend(both.into_iter().filter_map(|(status, slot)| {
                 slot.as_ref()
-                    .filter(|announcement| announcement.stamp.created_at <= up_to)
-                    .map(|announcement| (announcement.stamp.id, place, true))
+                    .filter(|announcement| announcement.version.created_at <= up_to)
+                    .map(|announcement| (announcement.version.id, status, true))
             }));
         }
-        if let Some(states) = family.states(author) {
-            let places = states
+        if let Some(states) = group.states(author) {
+            let all = states
                 .served
                 .iter()
-                .map(|stamp| (Place::Served, stamp))
-                .chain(states.held.iter().map(|stamp| (Place::Held, stamp)));
+                .map(|version| (EventStatus::Served, version))
+                .chain(states.held.iter().map(|version| (EventStatus::Held, version)));
             found.extend(
-                places.filter(|(_, stamp)| stamp.created_at <= up_to).map(|(place, stamp)| (stamp.id, place, false)),
+                all.filter(|(_, version)| version.created_at <= up_to)
+                    .map(|(status, version)| (version.id, status, false)),
             );
         }
         found
     }
 
-    /// Whether any announcement here names a key as a maintainer.
+    /// Whether any announcement lists the key as a maintainer.
     #[must_use]
-    pub fn is_named(&self, key: PublicKey) -> bool {
-        self.named.contains_key(&key)
+    pub fn is_listed_maintainer(&self, key: PublicKey) -> bool {
+        self.listing_counts.contains_key(&key)
     }
 
-    fn change<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Slots<Announcement>) -> R) -> R {
-        let changed = self.edit(repo.owner, &repo.identifier, |family| family.change(repo.owner, change));
+    fn update_announcements<R>(&mut self, repo: &RepoId, change: impl FnOnce(&mut Versions<Announcement>) -> R) -> R {
+        let changed =
+            self.update_group(repo.owner, &repo.identifier, |group| group.update_announcements(repo.owner, change));
         for key in changed.added {
-            *self.named.entry(key).or_default() += 1;
+            *self.listing_counts.entry(key).or_default() += 1;
         }
         for key in changed.removed {
-            if let Some(count) = self.named.get_mut(&key) {
+            if let Some(count) = self.listing_counts.get_mut(&key) {
                 *count -= 1;
                 if *count == 0 {
-                    self.named.remove(&key);
+                    self.listing_counts.remove(&key);
                 }
             }
         }
         changed.result
     }
 
-    fn edit<R>(&mut self, author: PublicKey, identifier: &Identifier, edit: impl FnOnce(&mut Family) -> R) -> R {
-        let family = self.families.entry(identifier.clone()).or_default();
-        let result = edit(family);
-        let present = family.announcements.contains_key(&author) || family.states.contains_key(&author);
-        if family.is_empty() {
-            self.families.remove(identifier);
+    fn update_group<R>(
+        &mut self,
+        author: PublicKey,
+        identifier: &Identifier,
+        edit: impl FnOnce(&mut RepoGroup) -> R,
+    ) -> R {
+        let group = self.groups.entry(identifier.clone()).or_default();
+        let result = edit(group);
+        let present = group.announcements.contains_key(&author) || group.states.contains_key(&author);
+        if group.is_empty() {
+            self.groups.remove(identifier);
         }
         if present {
             self.by_author.entry(author).or_default().insert(identifier.clone());

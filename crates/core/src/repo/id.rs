@@ -1,4 +1,4 @@
-//! The names of repositories, in events and in paths.
+//! Identifiers of repositories, in events and in URL paths.
 
 use std::fmt;
 
@@ -6,32 +6,33 @@ use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::Coordinate;
 
-/// The `d` tag of a repository: any text but the few that could not be a path segment. Compared byte for byte.
+/// The `d` tag of a repository: any text that can be a path segment. Compared byte by byte.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identifier(String);
 
 impl Identifier {
-    /// Takes an identifier that can be served (G1-20): not empty, `.` or `..`, no slash, backslash or control
-    /// character, no longer than is sensible.
+    /// Checks an identifier. Returns `None` if it is empty, `.` or `..`, if it contains a slash, a backslash or a
+    /// control character, or if it is longer than [`limits::MAX_IDENTIFIER_BYTES`]
+    /// (docs/protocol.md#identifiers-and-paths).
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
-        let bad = text.is_empty()
+        let is_invalid = text.is_empty()
             || text == "."
             || text == ".."
             || text.len() > limits::MAX_IDENTIFIER_BYTES
-            || text.contains(|c: char| matches!(c, '/' | '\\') || c.is_control());
-        (!bad).then(|| Self(text.to_owned()))
+            || text.contains(|ch: char| matches!(ch, '/' | '\\') || ch.is_control());
+        (!is_invalid).then(|| Self(text.to_owned()))
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Percent-encoded for a path: RFC 3986's unreserved characters stay as they are (G1-18).
+    /// Returns the identifier as a path segment. The unreserved characters of RFC 3986 are not encoded.
     #[must_use]
-    pub fn encoded(&self) -> String {
+    pub fn percent_encoded(&self) -> String {
         let mut path = String::with_capacity(self.0.len());
         for byte in self.0.bytes() {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -44,34 +45,35 @@ impl Identifier {
     }
 }
 
-/// One owner's repository.
+/// A repository: its owner and its identifier.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RepoId {
-    /// Whose it is.
+    /// The key that announces the repository.
     pub owner: PublicKey,
-    /// Its name.
+    /// The `d` tag of its announcement.
     pub identifier: Identifier,
 }
 
 impl RepoId {
-    /// Reads `<npub>/<percent-encoded identifier>.git` from the raw segments of a path: the first must be a canonical
-    /// npub, the second is decoded once and loses exactly one `.git` (G1-19, §15.2). Everything else, traversal in any
-    /// encoding included, is `None`.
+    /// Parses `<npub>/<percent-encoded identifier>.git` from two raw path segments. The npub must be canonical; the
+    /// second segment is decoded once and loses exactly one `.git`. Returns `None` for everything else, including path
+    /// traversal in any encoding (docs/protocol.md#identifiers-and-paths).
     #[must_use]
     pub fn from_segments(npub: &str, name: &str) -> Option<Self> {
         let decoded = percent_decode(name)?;
         Some(Self { owner: PublicKey::from_npub(npub)?, identifier: Identifier::new(decoded.strip_suffix(".git")?)? })
     }
 
-    /// The path below the service's base: `<npub>/<encoded identifier>.git`.
+    /// Returns the path below the service's base: `<npub>/<percent-encoded identifier>.git`.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("{}/{}.git", self.owner.npub(), self.identifier.encoded())
+        format!("{}/{}.git", self.owner.npub(), self.identifier.percent_encoded())
     }
 
-    /// The repository that a coordinate of one of the two repository kinds speaks of.
+    /// Returns the repository that a coordinate refers to, or `None` if its `d` is not a valid identifier. The
+    /// coordinate's kind is not checked; it is that of an announcement or a state.
     #[must_use]
-    pub fn of(coordinate: &Coordinate) -> Option<Self> {
+    pub fn from_coordinate(coordinate: &Coordinate) -> Option<Self> {
         Some(Self { owner: coordinate.pubkey, identifier: Identifier::new(&coordinate.d)? })
     }
 }
@@ -82,7 +84,7 @@ impl fmt::Display for RepoId {
     }
 }
 
-/// Decodes `%XX` once; `+` is itself. `None` if an escape is broken or the result is no UTF-8.
+/// Decodes `%XX` once; `+` is not decoded. Returns `None` if an escape is malformed or the result is not UTF-8.
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn g15_2_path_parsing() {
+    fn path_segments_are_decoded_once() {
         let owner = PublicKey([0x11; 32]);
         let npub = owner.npub();
         let parse =
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn g1_18_paths_round_trip() {
+    fn paths_round_trip() {
         for name in ["tool", "x.git", "my 🚀 repo", "a:b@c+d%e#f?g", "UPPER.lower_-~", &"é".repeat(500)] {
             let repo = RepoId { owner: PublicKey([7; 32]), identifier: Identifier::new(name).expect("valid") };
             let path = repo.path();

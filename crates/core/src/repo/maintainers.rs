@@ -1,8 +1,9 @@
-//! Who may say what a repository's refs are.
+//! Maintainer sets: which keys may publish states for a repository.
 //!
-//! Two rules live side by side (G1-28, G1-29). Announcements with a plain `maintainers` tag use the recursive one: whom
-//! a member lists is a member. Announcements with role tags (`M`, `m`, `o`) use the reciprocal one: whom a member lists
-//! is a member once it lists a member back. The strict setting makes everything reciprocal.
+//! There are two rules (docs/protocol.md#maintainer-sets). Announcements with a plain `maintainers` tag use the
+//! recursive rule: every key that a member lists is a member. Announcements with role tags (`MAINTAINER`, `m`, `o`) use the
+//! reciprocal rule: a key that a member lists becomes a member when its own announcement lists a member back. With the
+//! strict setting all announcements use the reciprocal rule.
 
 use std::collections::BTreeSet;
 
@@ -10,27 +11,27 @@ use crate::limits;
 use crate::nostr::PublicKey;
 use crate::nostr::event::Event;
 
-/// Whom an announcement names as keepers, by which rule.
+/// The maintainers that an announcement lists, and the rule that applies to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Roles {
-    /// One `maintainers` tag; the author is implied.
+pub enum MaintainerRoles {
+    /// One `maintainers` tag. The author is a maintainer implicitly.
     Plain(Vec<PublicKey>),
-    /// Role tags; a `maintainers` tag beside them means nothing (G1-30).
+    /// Role tags. A `maintainers` tag in the same announcement is ignored.
     Tagged {
-        /// Active leads (`M`).
+        /// Active leads (`MAINTAINER`).
         leads: Vec<PublicKey>,
-        /// Active leads and maintainers (`M`, `m`).
+        /// Active leads and maintainers (`MAINTAINER`, `m`).
         members: Vec<PublicKey>,
-        /// Whether the author itself is active: it is, unless it is named without an active `M` or `m`.
-        author_active: bool,
+        /// Whether the author itself is active: true unless the author is named, but without an active `MAINTAINER` or `m`.
+        is_author_active: bool,
     },
 }
 
-impl Roles {
-    /// Reads the roles of an announcement.
+impl MaintainerRoles {
+    /// Parses the roles in an announcement.
     #[must_use]
-    pub fn read(event: &Event) -> Self {
-        let roles: Vec<Role<'_>> = event.tags.iter().filter_map(|tag| Role::read(tag)).collect();
+    pub fn from_event(event: &Event) -> Self {
+        let roles: Vec<RoleTag<'_>> = event.tags.iter().filter_map(|tag| RoleTag::from_tag(tag)).collect();
         if roles.is_empty() {
             let first = event.tags.iter().find(|tag| tag.first().is_some_and(|name| name == "maintainers"));
             let keys = first.into_iter().flat_map(|tag| &tag[1..]).filter_map(|key| PublicKey::from_hex(key));
@@ -38,15 +39,19 @@ impl Roles {
         }
         let active = |names: &'static [&'static str]| {
             distinct(
-                roles.iter().filter(move |role| role.active && names.contains(&role.name)).filter_map(|role| role.key),
+                roles
+                    .iter()
+                    .filter(move |role| role.is_active && names.contains(&role.name))
+                    .filter_map(|role| role.key),
             )
         };
         let members = active(&["M", "m"]);
-        let author_active = members.contains(&event.pubkey) || roles.iter().all(|role| role.key != Some(event.pubkey));
-        Self::Tagged { leads: active(&["M"]), members, author_active }
+        let is_author_active =
+            members.contains(&event.pubkey) || roles.iter().all(|role| role.key != Some(event.pubkey));
+        Self::Tagged { leads: active(&["M"]), members, is_author_active }
     }
 
-    /// The keys that are named as maintainers, sorted.
+    /// Returns the listed maintainers, sorted.
     #[must_use]
     pub fn members(&self) -> &[PublicKey] {
         match self {
@@ -63,7 +68,7 @@ impl Roles {
     }
 
     fn has_left(&self) -> bool {
-        matches!(self, Self::Tagged { author_active: false, .. })
+        matches!(self, Self::Tagged { is_author_active: false, .. })
     }
 
     fn is_reciprocal(&self, strict: bool) -> bool {
@@ -71,22 +76,23 @@ impl Roles {
     }
 }
 
-struct Role<'a> {
+/// One `MAINTAINER`, `m` or `o` tag.
+struct RoleTag<'a> {
     name: &'a str,
     key: Option<PublicKey>,
-    active: bool,
+    is_active: bool,
 }
 
-impl<'a> Role<'a> {
-    fn read(tag: &'a [String]) -> Option<Self> {
+impl<'a> RoleTag<'a> {
+    fn from_tag(tag: &'a [String]) -> Option<Self> {
         let name = tag.first().map(String::as_str).filter(|name| matches!(*name, "M" | "m" | "o"))?;
         let key = tag.get(1).and_then(|key| PublicKey::from_hex(key));
-        Some(Self { name, key, active: is_active(tag.get(2..).unwrap_or_default()) })
+        Some(Self { name, key, is_active: is_active(tag.get(2..).unwrap_or_default()) })
     }
 }
 
-/// Alternating starts and ends: none, or an odd count, is active. `defer` may stand as the last end and then the role
-/// never was active. Anything that is no number grants nothing.
+/// Whether a role with these alternating start and end times is active: without any, or with an odd number of them.
+/// `defer` as the last end means that the role was never active. A value that is not a number makes the role inactive.
 fn is_active(boundaries: &[String]) -> bool {
     let is_number = |text: &String| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u64>().is_ok()
@@ -94,31 +100,36 @@ fn is_active(boundaries: &[String]) -> bool {
     boundaries.iter().all(is_number) && (boundaries.is_empty() || boundaries.len() % 2 == 1)
 }
 
-/// Each key once, sorted; no more than one announcement may name.
+/// Returns the keys sorted and without duplicates, at most [`limits::MAX_NAMED_MAINTAINERS`].
 fn distinct(keys: impl Iterator<Item = PublicKey>) -> Vec<PublicKey> {
     let mut seen = BTreeSet::new();
-    let mut keys: Vec<PublicKey> = keys.filter(|key| seen.insert(*key)).take(limits::MAX_NAMED).collect();
+    let mut keys: Vec<PublicKey> = keys.filter(|key| seen.insert(*key)).take(limits::MAX_NAMED_MAINTAINERS).collect();
     keys.sort_unstable();
     keys
 }
 
-/// The maintainer set of the repository `owner` announced, where `roles` gives the roles in the best announcement that a
-/// key has of the same name. Empty if the announcement's lead cannot be found (fail closed).
+/// Computes the maintainer set of the repository that `owner` announced. `roles` returns the roles in the newest
+/// announcement with the same identifier by a key. The set is empty if the lead that the announcement names cannot be
+/// resolved (fail closed).
 ///
-/// Every key is looked at once, those that were invited and have not listed a member back yet once more for each new
-/// member: the work is bounded by the square of [`limits::MAX_MAINTAINERS`], whatever strangers announce.
+/// Every key is visited once, and every invited key that has not listed a member back once more per new member. The
+/// work is bounded by the square of [`limits::MAX_MAINTAINERS`], whatever untrusted keys announce.
 #[must_use]
-pub fn set<'a>(owner: PublicKey, strict: bool, roles: impl Fn(PublicKey) -> Option<&'a Roles>) -> BTreeSet<PublicKey> {
-    let Some(root) = lead(owner, &roles) else { return BTreeSet::new() };
+pub fn maintainer_set<'a>(
+    owner: PublicKey,
+    strict: bool,
+    roles: impl Fn(PublicKey) -> Option<&'a MaintainerRoles>,
+) -> BTreeSet<PublicKey> {
+    let Some(root) = resolve_lead(owner, &roles) else { return BTreeSet::new() };
     let mut members = BTreeSet::from([root]);
-    let mut fresh = vec![root];
+    let mut unvisited = vec![root];
     let mut invited: BTreeSet<PublicKey> = BTreeSet::new();
-    while let Some(member) = fresh.pop() {
+    while let Some(member) = unvisited.pop() {
         let Some(list) = roles(member) else { continue };
         let mut joining = Vec::new();
         for candidate in list.members().iter().filter(|key| !members.contains(key)) {
             let own = roles(*candidate);
-            if own.is_some_and(Roles::has_left) {
+            if own.is_some_and(MaintainerRoles::has_left) {
                 continue;
             }
             if !list.is_reciprocal(strict) || own.is_some_and(|own| own.lists_any(&members)) {
@@ -132,24 +143,25 @@ pub fn set<'a>(owner: PublicKey, strict: bool, roles: impl Fn(PublicKey) -> Opti
                 return members;
             }
             if members.insert(key) {
-                fresh.push(key);
+                unvisited.push(key);
                 invited.remove(&key);
-                joining.extend(invited.iter().filter(|waiting| roles(**waiting).is_some_and(|own| own.lists(key))));
+                joining.extend(invited.iter().filter(|other| roles(**other).is_some_and(|own| own.lists(key))));
             }
         }
     }
     members
 }
 
-/// Where the walk begins: the owner, or whom its announcement names as the one lead (§2.6.3).
-fn lead<'a>(owner: PublicKey, roles: &impl Fn(PublicKey) -> Option<&'a Roles>) -> Option<PublicKey> {
+/// Returns the key where the walk starts: the owner, or the only lead that its announcement names, followed until a key
+/// that names itself (docs/protocol.md#role-tags).
+fn resolve_lead<'a>(owner: PublicKey, roles: &impl Fn(PublicKey) -> Option<&'a MaintainerRoles>) -> Option<PublicKey> {
     let mut at = owner;
     let mut visited = BTreeSet::new();
     while visited.insert(at) && visited.len() <= limits::MAX_MAINTAINERS {
         match roles(at) {
-            None | Some(Roles::Plain(_)) if at == owner => return Some(owner),
-            Some(Roles::Tagged { leads, author_active, .. }) => match leads.as_slice() {
-                [] if at == owner && *author_active => return Some(owner),
+            None | Some(MaintainerRoles::Plain(_)) if at == owner => return Some(owner),
+            Some(MaintainerRoles::Tagged { leads, is_author_active, .. }) => match leads.as_slice() {
+                [] if at == owner && *is_author_active => return Some(owner),
                 [only] if *only == at => return Some(at),
                 [only] => at = *only,
                 _ => return None,
@@ -168,12 +180,12 @@ mod tests {
     use crate::nostr::EventId;
     use crate::time::Timestamp;
 
-    const O: PublicKey = PublicKey([1; 32]);
-    const M: PublicKey = PublicKey([2; 32]);
-    const R: PublicKey = PublicKey([3; 32]);
-    const X: PublicKey = PublicKey([4; 32]);
+    const OWNER: PublicKey = PublicKey([1; 32]);
+    const MAINTAINER: PublicKey = PublicKey([2; 32]);
+    const THIRD: PublicKey = PublicKey([3; 32]);
+    const OTHER: PublicKey = PublicKey([4; 32]);
 
-    fn roles(author: PublicKey, tags: &[(&str, &[PublicKey], &[&str])]) -> Roles {
+    fn roles(author: PublicKey, tags: &[(&str, &[PublicKey], &[&str])]) -> MaintainerRoles {
         let tags = tags
             .iter()
             .map(|(name, keys, rest)| {
@@ -184,7 +196,7 @@ mod tests {
                     .collect()
             })
             .collect();
-        Roles::read(&Event {
+        MaintainerRoles::from_event(&Event {
             id: EventId([0; 32]),
             pubkey: author,
             created_at: Timestamp(0),
@@ -195,45 +207,56 @@ mod tests {
         })
     }
 
-    fn sets(announcements: &[(PublicKey, Roles)], strict: bool, owner: PublicKey) -> Vec<PublicKey> {
+    fn sets(announcements: &[(PublicKey, MaintainerRoles)], strict: bool, owner: PublicKey) -> Vec<PublicKey> {
         let map: BTreeMap<_, _> = announcements.iter().cloned().collect();
-        set(owner, strict, |key| map.get(&key)).into_iter().collect()
+        maintainer_set(owner, strict, |key| map.get(&key)).into_iter().collect()
     }
 
+    /// Recursive rule: the set is the closure over the `maintainers` tags, starting at the owner.
     #[test]
-    fn g1_28_and_15_3_the_recursive_rule() {
-        let world = [
-            (O, roles(O, &[("maintainers", &[M], &[])])),
-            (M, roles(M, &[("maintainers", &[R], &[])])),
-            (X, roles(X, &[("maintainers", &[O], &[])])),
+    fn recursive_rule_follows_maintainers_tags() {
+        let announcements = [
+            (OWNER, roles(OWNER, &[("maintainers", &[MAINTAINER], &[])])),
+            (MAINTAINER, roles(MAINTAINER, &[("maintainers", &[THIRD], &[])])),
+            (OTHER, roles(OTHER, &[("maintainers", &[OWNER], &[])])),
         ];
-        assert_eq!(sets(&world, false, O), [O, M, R]);
-        assert_eq!(sets(&world, false, M), [M, R]);
-        assert_eq!(sets(&world, false, X), [O, M, R, X]);
-        for owner in [O, M, X] {
-            assert_eq!(sets(&world, true, owner), [owner], "strict: nobody lists back");
+        assert_eq!(sets(&announcements, false, OWNER), [OWNER, MAINTAINER, THIRD]);
+        assert_eq!(sets(&announcements, false, MAINTAINER), [MAINTAINER, THIRD]);
+        assert_eq!(sets(&announcements, false, OTHER), [OWNER, MAINTAINER, THIRD, OTHER]);
+        for owner in [OWNER, MAINTAINER, OTHER] {
+            assert_eq!(sets(&announcements, true, owner), [owner], "strict: no key lists another back");
         }
     }
 
+    /// Reciprocal rule: a listed key is a member once its own announcement lists a confirmed member.
     #[test]
-    fn g15_3_the_reciprocal_rule() {
-        let mut world =
-            vec![(O, roles(O, &[("maintainers", &[M], &[])])), (M, roles(M, &[("maintainers", &[R, O], &[])]))];
-        assert_eq!(sets(&world, true, O), [O, M]);
-        world.push((R, roles(R, &[("maintainers", &[M], &[])])));
-        assert_eq!(sets(&world, true, O), [O, M, R]);
+    fn reciprocal_rule_needs_listing_back() {
+        let mut announcements = vec![
+            (OWNER, roles(OWNER, &[("maintainers", &[MAINTAINER], &[])])),
+            (MAINTAINER, roles(MAINTAINER, &[("maintainers", &[THIRD, OWNER], &[])])),
+        ];
+        assert_eq!(sets(&announcements, true, OWNER), [OWNER, MAINTAINER]);
+        announcements.push((THIRD, roles(THIRD, &[("maintainers", &[MAINTAINER], &[])])));
+        assert_eq!(sets(&announcements, true, OWNER), [OWNER, MAINTAINER, THIRD]);
     }
 
     #[test]
-    fn g1_29_g1_30_role_tags_are_reciprocal_and_hide_maintainers() {
-        let o = roles(O, &[("m", &[M], &[]), ("maintainers", &[X], &[])]);
-        assert_eq!(o.members(), [M]);
-        assert_eq!(sets(&[(O, o.clone())], false, O), [O], "M has not listed back");
-        assert_eq!(sets(&[(O, o), (M, roles(M, &[("maintainers", &[O], &[])]))], false, O), [O, M]);
+    fn role_tags_are_reciprocal_and_replace_maintainers_tag() {
+        let owner_roles = roles(OWNER, &[("m", &[MAINTAINER], &[]), ("maintainers", &[OTHER], &[])]);
+        assert_eq!(owner_roles.members(), [MAINTAINER]);
+        assert_eq!(sets(&[(OWNER, owner_roles.clone())], false, OWNER), [OWNER], "the listed key has not listed back");
+        assert_eq!(
+            sets(
+                &[(OWNER, owner_roles), (MAINTAINER, roles(MAINTAINER, &[("maintainers", &[OWNER], &[])]))],
+                false,
+                OWNER
+            ),
+            [OWNER, MAINTAINER]
+        );
     }
 
     #[test]
-    fn g15_3_boundaries() {
+    fn role_is_active_with_an_odd_number_of_boundaries() {
         for (values, active) in [
             (&[][..], true),
             (&["1700000000"], true),
@@ -245,51 +268,92 @@ mod tests {
             (&[""], false),
             (&["99999999999999999999"], false),
         ] {
-            let read = roles(M, &[("m", &[R], values)]);
-            assert_eq!(read.members() == [R], active, "{values:?}");
+            let parsed = roles(MAINTAINER, &[("m", &[THIRD], values)]);
+            assert_eq!(parsed.members() == [THIRD], active, "{values:?}");
         }
-        assert_eq!(roles(M, &[("m", &[R], &["1", "2"]), ("m", &[R], &[])]).members(), [R], "active if any entry is");
+        assert_eq!(
+            roles(MAINTAINER, &[("m", &[THIRD], &["1", "2"]), ("m", &[THIRD], &[])]).members(),
+            [THIRD],
+            "one active entry is enough"
+        );
     }
 
     #[test]
-    fn g15_3_leads_and_leaving() {
-        let left = roles(M, &[("o", &[M], &[])]);
+    fn lead_is_resolved_and_leaving_is_final() {
+        let left = roles(MAINTAINER, &[("o", &[MAINTAINER], &[])]);
         assert!(left.has_left());
         assert_eq!(
-            sets(&[(O, roles(O, &[("maintainers", &[M], &[])])), (M, left.clone())], false, O),
-            [O],
+            sets(
+                &[(OWNER, roles(OWNER, &[("maintainers", &[MAINTAINER], &[])])), (MAINTAINER, left.clone())],
+                false,
+                OWNER
+            ),
+            [OWNER],
             "leaving overrides being listed"
         );
-        assert_eq!(sets(&[(M, left)], false, M), []);
-        let points_to_o = roles(M, &[("M", &[O], &[])]);
-        assert_eq!(sets(&[(M, points_to_o.clone())], false, M), [], "the lead has no announcement");
-        assert_eq!(sets(&[(M, points_to_o.clone()), (O, roles(O, &[("M", &[O], &[])]))], false, M), [O]);
+        assert_eq!(sets(&[(MAINTAINER, left)], false, MAINTAINER), []);
+        let points_to_o = roles(MAINTAINER, &[("M", &[OWNER], &[])]);
+        assert_eq!(sets(&[(MAINTAINER, points_to_o.clone())], false, MAINTAINER), [], "the lead has no announcement");
         assert_eq!(
-            sets(&[(M, points_to_o.clone()), (O, roles(O, &[("M", &[O], &[]), ("m", &[M], &[])]))], false, M),
-            [O, M]
+            sets(
+                &[(MAINTAINER, points_to_o.clone()), (OWNER, roles(OWNER, &[("M", &[OWNER], &[])]))],
+                false,
+                MAINTAINER
+            ),
+            [OWNER]
         );
         assert_eq!(
-            sets(&[(M, points_to_o.clone()), (O, roles(O, &[("m", &[R], &[])]))], false, M),
+            sets(
+                &[
+                    (MAINTAINER, points_to_o.clone()),
+                    (OWNER, roles(OWNER, &[("M", &[OWNER], &[]), ("m", &[MAINTAINER], &[])]))
+                ],
+                false,
+                MAINTAINER
+            ),
+            [OWNER, MAINTAINER]
+        );
+        assert_eq!(
+            sets(
+                &[(MAINTAINER, points_to_o.clone()), (OWNER, roles(OWNER, &[("m", &[THIRD], &[])]))],
+                false,
+                MAINTAINER
+            ),
             [],
-            "must end at a self-lead"
+            "the chain must end at a key that leads itself"
         );
-        assert_eq!(sets(&[(M, points_to_o), (O, roles(O, &[("M", &[M], &[])]))], false, M), [], "a cycle");
-        assert_eq!(sets(&[(M, roles(M, &[("M", &[O], &[]), ("M", &[R], &[])]))], false, M), [], "two leads");
-        assert_eq!(sets(&[], false, O), [O], "a key without an announcement is its own set");
+        assert_eq!(
+            sets(&[(MAINTAINER, points_to_o), (OWNER, roles(OWNER, &[("M", &[MAINTAINER], &[])]))], false, MAINTAINER),
+            [],
+            "a cycle"
+        );
+        assert_eq!(
+            sets(&[(MAINTAINER, roles(MAINTAINER, &[("M", &[OWNER], &[]), ("M", &[THIRD], &[])]))], false, MAINTAINER),
+            [],
+            "two leads"
+        );
+        assert_eq!(sets(&[], false, OWNER), [OWNER], "a key without an announcement is its own set");
     }
 
     #[test]
     fn sets_are_bounded_and_cycles_end() {
-        let many: Vec<PublicKey> = (0..=255u8).flat_map(|a| [PublicKey([a; 32]), PublicKey([a ^ 0x55; 32])]).collect();
-        assert!(sets(&[(O, roles(O, &[("maintainers", &many, &[])]))], false, O).len() <= limits::MAX_MAINTAINERS);
+        let many: Vec<PublicKey> =
+            (0..=255u8).flat_map(|byte| [PublicKey([byte; 32]), PublicKey([byte ^ 0x55; 32])]).collect();
+        assert!(
+            sets(&[(OWNER, roles(OWNER, &[("maintainers", &many, &[])]))], false, OWNER).len()
+                <= limits::MAX_MAINTAINERS
+        );
         assert_eq!(
             sets(
-                &[(O, roles(O, &[("maintainers", &[M], &[])])), (M, roles(M, &[("maintainers", &[O], &[])]))],
+                &[
+                    (OWNER, roles(OWNER, &[("maintainers", &[MAINTAINER], &[])])),
+                    (MAINTAINER, roles(MAINTAINER, &[("maintainers", &[OWNER], &[])]))
+                ],
                 false,
-                O
+                OWNER
             ),
-            [O, M]
+            [OWNER, MAINTAINER]
         );
-        assert_eq!(roles(O, &[("maintainers", &[], &["npub1x", "zz"])]).members(), [], "§16 item 13");
+        assert_eq!(roles(OWNER, &[("maintainers", &[], &["npub1x", "zz"])]).members(), [], "only hex keys are read");
     }
 }

@@ -1,4 +1,8 @@
-//! Repositories: what announces them, what their refs are, who may say so.
+//! Repositories: identifiers and paths, the events that describe them, and the catalog of all of them.
+//!
+//! Parses announcements (kind 30617), states (kind 30618) and pull requests (kinds 1618 and 1619), computes maintainer
+//! sets, and keeps the [`Catalog`] in memory. Pure: no IO and no clock. Used by [`admission`](crate::admission),
+//! [`sync`](crate::sync) and [`fetch`](crate::fetch), and by the crates around them; uses [`nostr`](crate::nostr) only.
 
 pub mod announcement;
 pub mod catalog;
@@ -13,6 +17,6 @@ pub mod state;
 pub use announcement::Announcement;
 pub use catalog::Catalog;
 pub use id::{Identifier, RepoId};
-pub use repo_path::Site;
-pub use service::Service;
-pub use state::State;
+pub use repo_path::RepoPath;
+pub use service::ServiceAddress;
+pub use state::RepoState;

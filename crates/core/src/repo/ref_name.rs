@@ -1,14 +1,14 @@
-//! Ref names that git would accept.
+//! Validity of git ref names.
 
 use crate::limits;
 
-/// Whether git could store a ref of this name: git's own rules (`git check-ref-format`) and a length per component
-/// that file systems can hold.
+/// Whether git can store a ref with this name: the rules of `git check-ref-format`, plus a length per component that
+/// file systems accept.
 #[must_use]
 pub fn is_valid(name: &str) -> bool {
-    let bad_character = |c: char| c.is_ascii_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
-    name.len() <= limits::MAX_REF_BYTES
-        && !name.contains(bad_character)
+    let is_invalid = |ch: char| ch.is_ascii_control() || matches!(ch, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
+    name.len() <= limits::MAX_REF_NAME_BYTES
+        && !name.contains(is_invalid)
         && !name.contains("..")
         && !name.contains("@{")
         && !name.ends_with('.')
@@ -21,13 +21,13 @@ pub fn is_valid(name: &str) -> bool {
         })
 }
 
-/// Whether two names of a sorted list cannot exist beside each other, as `refs/heads/a` and `refs/heads/a/b` cannot:
-/// a repository that has both is uncloneable.
+/// Whether two of the names cannot exist in the same repository, such as `refs/heads/a` and `refs/heads/a/b`. A
+/// repository with both could not be cloned.
 #[must_use]
-pub fn conflict<'a>(names: impl IntoIterator<Item = &'a str>) -> bool {
+pub fn has_conflict<'a>(names: impl IntoIterator<Item = &'a str>) -> bool {
     let mut names: Vec<&str> = names.into_iter().collect();
-    // With '/' sorted before everything else a folder is followed directly by what is inside it.
-    names.sort_unstable_by(|a, b| a.split('/').cmp(b.split('/')));
+    // Compared component by component, a name is directly followed by the names below it.
+    names.sort_unstable_by(|left, right| left.split('/').cmp(right.split('/')));
     names.windows(2).any(|pair| pair[1].strip_prefix(pair[0]).is_some_and(|rest| rest.starts_with('/')))
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f10_names_that_git_refuses() {
+    fn accepts_only_names_that_git_accepts() {
         for good in [
             "refs/heads/main",
             "refs/tags/v1.0",
@@ -79,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn f10_a_file_and_a_folder_of_one_name() {
-        assert!(conflict(["refs/heads/a", "refs/heads/a-b", "refs/heads/a/b"]));
-        assert!(conflict(["refs/heads/a/b/c", "refs/heads/a"]));
-        assert!(!conflict(["refs/heads/a", "refs/heads/ab", "refs/heads/b/a"]));
-        assert!(!conflict([]));
+    fn detects_names_that_exclude_each_other() {
+        assert!(has_conflict(["refs/heads/a", "refs/heads/a-b", "refs/heads/a/b"]));
+        assert!(has_conflict(["refs/heads/a/b/c", "refs/heads/a"]));
+        assert!(!has_conflict(["refs/heads/a", "refs/heads/ab", "refs/heads/b/a"]));
+        assert!(!has_conflict([]));
     }
 }

@@ -1,62 +1,62 @@
-//! The git repositories of this service, as paths name them.
+//! Git repositories of this service, identified by their URL path.
 
 use std::fmt;
 
 use super::id::{Identifier, RepoId};
 
-/// The first segment of a submission's path.
-const SUBMITTED: &str = "prs";
+/// The first path segment of pull request submissions.
+const PULL_REQUESTS_SEGMENT: &str = "prs";
 
-/// One git repository of this service.
+/// A git repository of this service.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Site {
-    /// `/<npub>/<identifier>.git`: what an announcement names.
+pub enum RepoPath {
+    /// `/<npub>/<identifier>.git`: an announced repository.
     Announced(RepoId),
-    /// `/prs/<npub>/<identifier>.git`: what a contributor offers to a repository of that name, wherever it is hosted
-    /// (GRASP-06).
-    Submitted(RepoId),
+    /// `/prs/<npub>/<identifier>.git`: pull requests that a contributor submits to a repository with that identifier,
+    /// wherever that repository is hosted (GRASP-06, docs/protocol.md#contributor-pull-requests).
+    PullRequests(RepoId),
 }
 
-impl Site {
-    /// Whose, and its name.
+impl RepoPath {
+    /// Returns the owner (or contributor) and the identifier.
     #[must_use]
     pub fn repo(&self) -> &RepoId {
         match self {
-            Self::Announced(repo) | Self::Submitted(repo) => repo,
+            Self::Announced(repo) | Self::PullRequests(repo) => repo,
         }
     }
 
-    /// Its name. All sites of one name are worked on one at a time.
+    /// Returns the identifier. Git jobs of all repositories with the same identifier run one at a time.
     #[must_use]
     pub fn identifier(&self) -> &Identifier {
         &self.repo().identifier
     }
 
-    /// The path below the service's base, without a leading slash.
+    /// Returns the path below the service's base, without a leading slash.
     #[must_use]
     pub fn path(&self) -> String {
         match self {
             Self::Announced(repo) => repo.path(),
-            Self::Submitted(repo) => format!("{SUBMITTED}/{}", repo.path()),
+            Self::PullRequests(repo) => format!("{PULL_REQUESTS_SEGMENT}/{}", repo.path()),
         }
     }
 
-    /// Reads the raw path below the service's base, without its leading slash, as far as it names a repository. Gives
-    /// the site and what follows behind its `.git`, without a slash between.
+    /// Parses a raw path below the service's base, without its leading slash. Returns the repository and the rest of
+    /// the path after `.git/`, or `None` if the path does not name a repository.
     #[must_use]
     pub fn from_path(path: &str) -> Option<(Self, &str)> {
         let (first, rest) = path.split_once('/')?;
-        if first == SUBMITTED {
+        if first == PULL_REQUESTS_SEGMENT {
             let (npub, rest) = rest.split_once('/')?;
             let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
-            return Some((Self::Submitted(RepoId::from_segments(npub, name)?), below));
+            return Some((Self::PullRequests(RepoId::from_segments(npub, name)?), below));
         }
         let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
         Some((Self::Announced(RepoId::from_segments(first, name)?), below))
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for RepoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path())
     }
@@ -68,15 +68,15 @@ mod tests {
     use crate::nostr::PublicKey;
 
     #[test]
-    fn paths_name_sites_and_what_is_below_them() {
+    fn paths_are_parsed_with_the_part_below_the_repository() {
         let repo = RepoId { owner: PublicKey([0x11; 32]), identifier: Identifier::new("a:b").expect("valid") };
         let npub = repo.owner.npub();
-        for (path, site, below) in [
-            (format!("{npub}/a%3Ab.git"), Site::Announced(repo.clone()), ""),
-            (format!("{npub}/a:b.git/info/refs"), Site::Announced(repo.clone()), "info/refs"),
-            (format!("prs/{npub}/a%3ab.git/git-upload-pack"), Site::Submitted(repo.clone()), "git-upload-pack"),
+        for (path, repo_path, below) in [
+            (format!("{npub}/a%3Ab.git"), RepoPath::Announced(repo.clone()), ""),
+            (format!("{npub}/a:b.git/info/refs"), RepoPath::Announced(repo.clone()), "info/refs"),
+            (format!("prs/{npub}/a%3ab.git/git-upload-pack"), RepoPath::PullRequests(repo.clone()), "git-upload-pack"),
         ] {
-            assert_eq!(Site::from_path(&path), Some((site, below)), "{path}");
+            assert_eq!(RepoPath::from_path(&path), Some((repo_path, below)), "{path}");
         }
         for path in [
             String::new(),
@@ -87,9 +87,9 @@ mod tests {
             format!("{npub}/..%2fa.git"),
             format!("prs/prs/{npub}/a.git"),
         ] {
-            assert_eq!(Site::from_path(&path), None, "{path}");
+            assert_eq!(RepoPath::from_path(&path), None, "{path}");
         }
-        let site = Site::Submitted(repo);
-        assert_eq!(Site::from_path(&site.path()), Some((site.clone(), "")));
+        let repo_path = RepoPath::PullRequests(repo);
+        assert_eq!(RepoPath::from_path(&repo_path.path()), Some((repo_path.clone(), "")));
     }
 }

@@ -1,24 +1,26 @@
-//! This service's own address, and whether a URL in an event means it.
+//! The public address of this service, and which URLs in events refer to it.
 
 use url::Url;
 
 use super::announcement::Announcement;
 use super::id::RepoId;
-use super::repo_path::Site;
+use super::repo_path::RepoPath;
 use crate::nostr::event::Event;
 
-/// Where this service is reached: one host, optional port, optional base path (G1-16).
+/// The public address of a GRASP service: one host, optional port, optional base path. URLs are compared by scheme,
+/// host, port and path, never by substring (docs/protocol.md#listing-which-urls-name-this-service).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Service {
+pub struct ServiceAddress {
     host: String,
-    /// `None` stands for the default ports: TLS is usually a proxy's business, so 80 and 443 are the same to us.
+    /// `None` for the default ports. 80 and 443 are treated as equal, because TLS usually ends at a proxy.
     port: Option<u16>,
     /// Empty, or `/x` without a trailing slash.
     base: String,
 }
 
-impl Service {
-    /// Takes `host` or `host:port` (IPv6 in brackets) and a base path, empty or `/x`. `None` if that is no authority.
+impl ServiceAddress {
+    /// Parses `host` or `host:port` (IPv6 addresses in brackets) and a base path, which is empty or `/x`. Returns
+    /// `None` if `domain` is not a valid authority.
     #[must_use]
     pub fn new(domain: &str, base: &str) -> Option<Self> {
         if domain.is_empty() || domain.contains(['/', '@', '?', '#', '\\']) {
@@ -28,7 +30,7 @@ impl Service {
         Some(Self { host: host(&url)?, port: custom_port(&url), base: base.trim_end_matches('/').to_owned() })
     }
 
-    /// `host` or `host:port`.
+    /// Returns `host` or `host:port`.
     #[must_use]
     pub fn domain(&self) -> String {
         match self.port {
@@ -37,59 +39,61 @@ impl Service {
         }
     }
 
-    /// Empty, or `/x`.
+    /// Returns the base path: empty, or `/x`.
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Whether this is our relay: `ws` or `wss`, our host and port, our base path. A value without a scheme is read as
-    /// if it had one.
+    /// Whether the URL is the relay of this service: scheme `ws` or `wss`, same host, port and base path. A URL without
+    /// a scheme is read as `wss`.
     #[must_use]
-    pub fn is_own_relay(&self, text: &str) -> bool {
+    pub fn is_own_relay_url(&self, text: &str) -> bool {
         let Some(url) = parse(text, "wss") else { return false };
         matches!(url.scheme(), "ws" | "wss")
             && self.is_own_authority(&url)
             && url.query().is_none()
-            && squeezed(url.path()) == self.base
+            && normalized_path(url.path()) == self.base
     }
 
-    /// Whether this is our git URL of a site: `http` or `https`, our host and port, base path, owner, identifier.
-    /// Repeated and trailing slashes are forgiven, as URL joiners make them.
+    /// Whether the URL is the git URL of `repo_path` at this service: scheme `http` or `https`, same host, port and
+    /// base path, same owner and identifier. Repeated and trailing slashes are ignored, because URL joining often
+    /// produces them.
     #[must_use]
-    pub fn is_own_clone(&self, text: &str, site: &Site) -> bool {
+    pub fn is_own_clone_url(&self, text: &str, repo_path: &RepoPath) -> bool {
         let Some(url) = parse(text, "https") else { return false };
         let is_plain = url.query().is_none() && url.fragment().is_none();
         if !matches!(url.scheme(), "http" | "https") || !self.is_own_authority(&url) || !is_plain {
             return false;
         }
-        let path = squeezed(url.path());
+        let path = normalized_path(url.path());
         path.strip_prefix(&self.base)
             .and_then(|path| path.strip_prefix('/'))
-            .and_then(Site::from_path)
-            .is_some_and(|(named, below)| named == *site && below.is_empty())
+            .and_then(RepoPath::from_path)
+            .is_some_and(|(named, below)| named == *repo_path && below.is_empty())
     }
 
-    /// Whether this is a git URL of this service, whatever it names there.
+    /// Whether the URL points to this service, whatever its path.
     #[must_use]
-    pub fn is_own_git(&self, text: &str) -> bool {
+    pub fn is_own_git_url(&self, text: &str) -> bool {
         parse(text, "https").is_some_and(|url| self.is_own_authority(&url))
     }
 
-    /// Whether an announcement names this service in both `clone` and `relays` (G1-06).
+    /// Whether an announcement event names this service in both `clone` and `relays`.
     #[must_use]
-    pub fn is_listed(&self, event: &Event, repo: &RepoId) -> bool {
-        let site = Site::Announced(repo.clone());
-        event.all_values("clone").any(|url| self.is_own_clone(url, &site))
-            && event.all_values("relays").any(|url| self.is_own_relay(url))
+    pub fn is_named_in(&self, event: &Event, repo: &RepoId) -> bool {
+        let repo_path = RepoPath::Announced(repo.clone());
+        event.all_values("clone").any(|url| self.is_own_clone_url(url, &repo_path))
+            && event.all_values("relays").any(|url| self.is_own_relay_url(url))
     }
 
-    /// Whether an announcement says that this service, another one's, hosts its repository.
+    /// Whether a parsed announcement names this service in both `clone` and `relays`. `Announcement::relays` never
+    /// contains the service that parsed it, so this is meant for the addresses of other services.
     #[must_use]
-    pub fn hosts(&self, announcement: &Announcement) -> bool {
-        let site = Site::Announced(announcement.repo.clone());
-        announcement.clone.iter().any(|url| self.is_own_clone(url, &site))
-            && announcement.relays.iter().any(|url| self.is_own_relay(url))
+    pub fn is_named_by(&self, announcement: &Announcement) -> bool {
+        let repo_path = RepoPath::Announced(announcement.repo.clone());
+        announcement.clone.iter().any(|url| self.is_own_clone_url(url, &repo_path))
+            && announcement.relays.iter().any(|url| self.is_own_relay_url(url))
     }
 
     fn is_own_authority(&self, url: &Url) -> bool {
@@ -115,8 +119,8 @@ fn custom_port(url: &Url) -> Option<u16> {
     url.port().filter(|port| !matches!(port, 80 | 443))
 }
 
-/// The path with repeated slashes made one and without a trailing slash.
-fn squeezed(path: &str) -> String {
+/// Returns the path with repeated slashes merged and without a trailing slash.
+fn normalized_path(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
         out.push('/');
@@ -132,11 +136,11 @@ mod tests {
     use crate::repo::Identifier;
 
     #[test]
-    fn g1_16_the_examples_of_the_spec() {
-        let service = Service::new("code.example", "/g").expect("valid");
+    fn urls_are_compared_by_scheme_host_port_and_path() {
+        let service = ServiceAddress::new("code.example", "/g").expect("valid");
         let repo = RepoId { owner: PublicKey([0x11; 32]), identifier: Identifier::new("a").expect("valid") };
         let npub = repo.owner.npub();
-        let site = Site::Announced(repo);
+        let repo_path = RepoPath::Announced(repo);
         for (clone, relay, listed) in [
             ("https://code.example/g/NPUB/a.git", "wss://code.example/g", true),
             ("https://CODE.example:443/g/NPUB/a.git", "wss://code.example/g/", true),
@@ -155,13 +159,14 @@ mod tests {
             ("https://code.example/g/NPUB/a.git", "https://code.example/g", false),
             ("https://code.example/g/NPUB/a.git", "wss://code.example/g?x", false),
         ] {
-            let named = service.is_own_clone(&clone.replace("NPUB", &npub), &site) && service.is_own_relay(relay);
+            let named =
+                service.is_own_clone_url(&clone.replace("NPUB", &npub), &repo_path) && service.is_own_relay_url(relay);
             assert_eq!(named, listed, "{clone} {relay}");
         }
     }
 
     #[test]
-    fn ports_and_addresses() {
+    fn ports_and_ip_addresses_are_compared() {
         for (domain, relay, own) in [
             ("127.0.0.1:7334", "ws://127.0.0.1:7334", true),
             ("127.0.0.1:7334", "ws://127.0.0.1", false),
@@ -169,10 +174,14 @@ mod tests {
             ("code.example:443", "ws://code.example:80", true),
             ("code.example.", "wss://code.example", true),
         ] {
-            assert_eq!(Service::new(domain, "").expect("valid").is_own_relay(relay), own, "{domain} {relay}");
+            assert_eq!(
+                ServiceAddress::new(domain, "").expect("valid").is_own_relay_url(relay),
+                own,
+                "{domain} {relay}"
+            );
         }
         for bad in ["", "a/b", "http://x", "u@x", "a b", "x:99999"] {
-            assert_eq!(Service::new(bad, ""), None, "{bad}");
+            assert_eq!(ServiceAddress::new(bad, ""), None, "{bad}");
         }
     }
 }

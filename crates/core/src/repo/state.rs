@@ -1,56 +1,59 @@
-//! Kind 30618: what a repository's refs are.
+//! Repository states (kind 30618): the branches and tags of a repository.
 
 use std::collections::BTreeMap;
 
 use super::id::Identifier;
 use super::ref_name;
 use crate::nostr::PublicKey;
-use crate::nostr::event::{Event, Stamp};
+use crate::nostr::event::{Event, EventVersion};
 
-/// A state event, read.
+/// A parsed state event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct State {
-    /// Who says so.
+pub struct RepoState {
+    /// The event's author.
     pub author: PublicKey,
-    /// Of which name; a state does not say whose repository it means.
+    /// The identifier of the repositories it is about. A state names no owner: it applies to every repository with this
+    /// identifier that has the author as a maintainer.
     pub identifier: Identifier,
-    /// Which version.
-    pub stamp: Stamp,
-    /// Branches and tags with their object ids. Peeled entries and symbolic values are not among them.
+    /// The event's timestamp and id.
+    pub version: EventVersion,
+    /// Branches and tags with their object ids, without peeled (`^{}`) entries and symbolic values.
     pub refs: BTreeMap<String, String>,
-    /// The branch that HEAD should point to, if it is one of the declared ones.
+    /// The branch that HEAD should point to. `None` if the state names none, or one that it does not declare
+    /// (docs/protocol.md#repository-state).
     pub head: Option<String>,
 }
 
-impl State {
-    /// Reads a state; `None` if its `d` tag cannot name a repository.
+impl RepoState {
+    /// Parses a state, or returns `None` if its `d` tag is not a valid identifier.
     #[must_use]
-    pub fn read(event: &Event) -> Option<Self> {
+    pub fn from_event(event: &Event) -> Option<Self> {
         let identifier = Identifier::new(event.tag("d")?)?;
         let mut refs = BTreeMap::new();
         let mut head = None;
         for tag in &event.tags {
             let [name, value, ..] = tag.as_slice() else { continue };
             if name == "HEAD" {
-                // Written as `ref: refs/heads/x` and, in the wild, bare.
+                // The specified form is `ref: refs/heads/x`; some clients write the branch without the prefix.
                 head.get_or_insert_with(|| value.strip_prefix("ref: ").unwrap_or(value).to_owned());
             } else if is_branch_or_tag(name) && !name.ends_with("^{}") && !value.starts_with("ref: ") {
                 refs.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
         let head = head.filter(|branch| branch.starts_with("refs/heads/") && refs.contains_key(branch));
-        Some(Self { author: event.pubkey, identifier, stamp: event.stamp(), refs, head })
+        Some(Self { author: event.pubkey, identifier, version: event.version(), refs, head })
     }
 
-    /// Whether git could ever hold what is declared here. A state with an impossible ref name, two names that exclude
-    /// each other or an impossible object id waits like any other but is never looked for.
+    /// Whether a git repository can have these refs. A state with an invalid ref name, with two names that exclude each
+    /// other or with an invalid object id is held like any other, but its data is never searched for
+    /// (docs/design/admission.md#states-that-can-never-be-satisfied).
     #[must_use]
     pub fn is_satisfiable(&self) -> bool {
         self.refs.iter().all(|(name, oid)| ref_name::is_valid(name) && is_oid(oid))
-            && !ref_name::conflict(self.refs.keys().map(String::as_str))
+            && !ref_name::has_conflict(self.refs.keys().map(String::as_str))
     }
 
-    /// The object ids that must be here, each once.
+    /// Returns the object ids that the repository needs, sorted and without duplicates.
     #[must_use]
     pub fn oids(&self) -> Vec<String> {
         let mut oids: Vec<String> = self.refs.values().cloned().collect();
@@ -64,7 +67,7 @@ fn is_branch_or_tag(name: &str) -> bool {
     ["refs/heads/", "refs/tags/"].iter().any(|space| name.strip_prefix(space).is_some_and(|rest| !rest.is_empty()))
 }
 
-/// Whether this could be an object id: 40 or 64 lower-case hex digits, and not the zero id.
+/// Whether the text is an object id: 40 or 64 lower-case hexadecimal digits, and not the zero id.
 #[must_use]
 pub fn is_oid(text: &str) -> bool {
     matches!(text.len(), 40 | 64)
@@ -78,8 +81,8 @@ mod tests {
     use crate::nostr::EventId;
     use crate::time::Timestamp;
 
-    fn state(tags: &[&[&str]]) -> Option<State> {
-        State::read(&Event {
+    fn state(tags: &[&[&str]]) -> Option<RepoState> {
+        RepoState::from_event(&Event {
             id: EventId([1; 32]),
             pubkey: PublicKey([2; 32]),
             created_at: Timestamp(1),
@@ -90,8 +93,9 @@ mod tests {
         })
     }
 
+    /// A peeled entry, a symbolic value and a ref outside of `refs/heads/` and `refs/tags/` are not refs of the state.
     #[test]
-    fn section_1_2_what_counts_in_a_state() {
+    fn only_branches_tags_and_a_declared_head_are_read() {
         let oid = "a".repeat(40);
         let read = state(&[
             &["d", "x"],
@@ -111,9 +115,9 @@ mod tests {
         let head =
             |value: &str| state(&[&["d", "x"], &["refs/heads/main", &oid], &["HEAD", value]]).expect("a state").head;
         assert_eq!(head("ref: refs/heads/main").as_deref(), Some("refs/heads/main"));
-        assert_eq!(head("ref: refs/heads/other"), None, "§16 item 8");
+        assert_eq!(head("ref: refs/heads/other"), None, "HEAD names an undeclared branch");
         assert_eq!(state(&[&["refs/heads/main", &oid]]), None);
-        assert!(state(&[&["d", "x"]]).expect("an empty state is legal").is_satisfiable());
+        assert!(state(&[&["d", "x"]]).expect("a state without refs").is_satisfiable());
         for bad in
             [("refs/heads/main", "abc123"), ("refs/heads/a..b", oid.as_str()), ("refs/heads/main", &"0".repeat(40))]
         {

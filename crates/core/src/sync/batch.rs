@@ -1,206 +1,214 @@
-//! A part of what is followed that is being asked for, and the requests that ask. (`PendingBatch` of earlier designs.)
+//! Pending batches: parts of the repository needs that are being requested from a relay, and their requests.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::filters::Scope;
-use super::io::{More, SubId, Via};
-use super::live::LiveKey;
-use super::negentropy::Nego;
-use super::pagination::Pages;
+use super::filters::SyncScope;
+use super::io::{EoseHint, SubscriptionId, SyncSource};
+use super::live::LiveSetId;
+use super::negentropy::NegentropySession;
+use super::pagination::PaginationState;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
-use crate::time::{Moment, Timestamp};
+use crate::time::{MonoTime, Timestamp};
 
-/// Names one batch for the life of the process.
+/// Id of a batch. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct BatchId(pub(super) u64);
 
-/// Names one job for the life of the process.
+/// Id of a request of a batch. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct JobId(pub(super) u64);
+pub(super) struct RequestId(pub(super) u64);
 
-/// A part of what is followed. It is had when its last job has ended and every event that they brought has been judged.
+/// A part of the repository needs that is being requested from a relay.
+///
+/// It is complete when its last request has ended and every event that it submitted has a result.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) scope: Scope,
-    pub(super) origin: Origin,
-    pub(super) via: Via,
+pub(super) struct PendingBatch {
+    pub(super) scope: SyncScope,
+    pub(super) origin: BatchOrigin,
+    pub(super) source: SyncSource,
     pub(super) since: Option<Timestamp>,
-    pub(super) stage: Stage,
-    /// Requests that have not begun.
-    pub(super) todo: VecDeque<Ask>,
-    /// Filters of which nothing is here: they share a request when the others have been compared.
-    pub(super) blank: Vec<Filter>,
-    /// Jobs under way.
-    pub(super) jobs: u32,
-    /// Events that have not been judged.
-    pub(super) unjudged: u32,
-    /// What went wrong.
-    pub(super) trouble: Option<&'static str>,
-    /// Its live subscription, if that was not confirmed in time.
-    pub(super) doubt: Option<LiveKey>,
-    /// It belongs to the catch-up.
-    pub(super) in_generation: bool,
-    pub(super) began: Timestamp,
-    /// Events that were new.
+    pub(super) phase: BatchPhase,
+    /// Requests that have not been started.
+    pub(super) queue: VecDeque<QueuedRequest>,
+    /// Filters without local events. They share requests when the other filters have been compared.
+    pub(super) unmatched_filters: Vec<Filter>,
+    /// Number of active requests.
+    pub(super) active_requests: u32,
+    /// Number of submitted events without a result.
+    pub(super) pending_events: u32,
+    /// Why the batch failed, if it did.
+    pub(super) failure: Option<&'static str>,
+    /// Its live set, if that was not confirmed in time.
+    pub(super) unconfirmed_live_set: Option<LiveSetId>,
+    /// Whether it belongs to the historic run of the connection.
+    pub(super) in_historic_run: bool,
+    pub(super) started_at: Timestamp,
+    /// Number of new events.
     pub(super) events: u64,
-    /// Those that should have come live: how many, and three of them.
+    /// Events that live sync should have delivered: their number, and up to three ids.
     pub(super) gaps: (u64, Vec<EventId>),
-    /// What is here and not there, if that was compared.
+    /// Local events that the relay lacks, if they were compared.
     pub(super) lacking: Option<BTreeSet<EventId>>,
 }
 
-/// Why a batch came to be.
+/// Why a batch was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
-    /// Layer 1.
+pub(super) enum BatchOrigin {
+    /// Layer 1: announcements and states.
     Announcements,
-    /// Something that was never asked for here.
+    /// Needs that were never requested from this relay.
     New,
-    /// Part of a walk over everything.
+    /// Part of a pass over covered needs.
     Pass,
-    /// It failed so often before.
-    Again(u32),
-    /// It found no place among the live subscriptions.
+    /// Retry of a failed batch, with the number of failures.
+    Retry(u32),
+    /// Poll of a scope that has no live subscription.
     Poll,
-    /// Events by id.
+    /// Events that are fetched by id.
     Ids,
 }
 
-/// How far a batch has come.
+/// Phase of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
-    /// Its live subscription is not confirmed.
-    Live(LiveKey),
-    /// History is being asked for.
-    History,
+pub(super) enum BatchPhase {
+    /// Its live set is not confirmed yet.
+    AwaitingLive(LiveSetId),
+    /// Stored events are being requested.
+    Historic,
 }
 
-/// A request that has not begun.
+/// A request that has not been started.
 #[derive(Debug)]
-pub(super) enum Ask {
-    /// The first page of several filters at once.
+pub(super) enum QueuedRequest {
+    /// The first page of several filters in one REQ.
     Group(Vec<Filter>),
     /// A page of one filter.
-    Page(Box<Pages>),
-    /// Compare what is here with what is there.
+    Page(Box<PaginationState>),
+    /// A comparison of local and remote ids (negentropy).
     Compare(Filter),
-    /// Events by id; how often some of them were asked for before.
-    Fetch(Vec<EventId>, u8),
+    /// Events by id, and how often some of them were requested before.
+    FetchIds(Vec<EventId>, u8),
 }
 
-/// A request under way.
+/// A request that has been started.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct ActiveRequest {
     pub(super) batch: BatchId,
-    pub(super) sub: Option<SubId>,
-    pub(super) doing: Doing,
-    pub(super) began: Moment,
-    /// Gives up then unless something moves.
-    pub(super) deadline: Option<Moment>,
-    pub(super) end: End,
+    pub(super) sub: Option<SubscriptionId>,
+    pub(super) kind: RequestKind,
+    pub(super) started_at: MonoTime,
+    /// When the request is abandoned unless it makes progress.
+    pub(super) deadline: Option<MonoTime>,
+    pub(super) answer: AnswerState,
 }
 
-/// Whether a request has been answered.
+/// Whether the answer to a request has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum End {
+pub(super) enum AnswerState {
     #[default]
-    Awaited,
-    /// It has, by a relay that sends events behind the end: it is over when its deadline has passed.
-    Said(Option<More>),
+    Pending,
+    /// EOSE was received from a relay that sends stored events after it. The request ends at its deadline.
+    Ended(Option<EoseHint>),
 }
 
-/// What a job does.
+/// Kind and progress of an active request.
 #[derive(Debug)]
-pub(super) enum Doing {
-    /// Several filters, and how many deliveries there were.
+pub(super) enum RequestKind {
+    /// Several filters, and the number of events received.
     Group(Vec<Filter>, usize),
-    Page(Box<Pages>),
-    /// The store is asked what is here.
-    Comparing(Filter),
-    Reconciling(Filter, Box<Nego>),
-    /// The store is asked what is missing.
-    Looking(u8),
-    /// What was asked for and has not come, of how many, and the rest that is still to be asked for.
-    Fetching {
-        asked: BTreeSet<EventId>,
+    Page(Box<PaginationState>),
+    /// The store is looking up local ids.
+    QueryingLocalIds(Filter),
+    Negentropy(Filter, Box<NegentropySession>),
+    /// The store is looking up which ids are missing.
+    QueryingMissingIds(u8),
+    /// Events by id: those that have not arrived, the number requested, and those still to be requested.
+    FetchIds {
+        missing: BTreeSet<EventId>,
         count: usize,
-        left: Vec<EventId>,
+        remaining: Vec<EventId>,
         round: u8,
     },
 }
 
-impl Batch {
-    /// A filter that was compared, as it is asked for in pages: states are compared in whole also where only what is newer
-    /// is asked for.
-    pub(super) fn paged(&self, filter: Filter) -> Filter {
+impl PendingBatch {
+    /// Returns the filter of a comparison for use in pages. States are compared without `since` even if the batch has
+    /// one.
+    pub(super) fn page_filter(&self, filter: Filter) -> Filter {
         Filter { since: filter.since.or(self.since), ..filter }
     }
 
-    pub(super) fn new(scope: Scope, origin: Origin, via: Via, began: Timestamp) -> Self {
+    pub(super) fn new(scope: SyncScope, origin: BatchOrigin, source: SyncSource, started_at: Timestamp) -> Self {
         Self {
             scope,
             origin,
-            via,
+            source,
             since: None,
-            stage: Stage::History,
-            todo: VecDeque::new(),
-            blank: Vec::new(),
-            jobs: 0,
-            unjudged: 0,
-            trouble: None,
-            doubt: None,
-            in_generation: false,
-            began,
+            phase: BatchPhase::Historic,
+            queue: VecDeque::new(),
+            unmatched_filters: Vec::new(),
+            active_requests: 0,
+            pending_events: 0,
+            failure: None,
+            unconfirmed_live_set: None,
+            in_historic_run: false,
+            started_at,
             events: 0,
             gaps: (0, Vec::new()),
             lacking: None,
         }
     }
 
-    /// Whether it still has something to ask.
-    pub(super) fn is_asking(&self) -> bool {
-        !self.todo.is_empty() || !self.blank.is_empty() || self.jobs > 0 || matches!(self.stage, Stage::Live(_))
+    /// Whether it still has requests, or waits for its live set.
+    pub(super) fn has_requests(&self) -> bool {
+        !self.queue.is_empty()
+            || !self.unmatched_filters.is_empty()
+            || self.active_requests > 0
+            || matches!(self.phase, BatchPhase::AwaitingLive(_))
     }
 
-    /// Whether everything that it asked for has been had and judged.
-    pub(super) fn is_over(&self) -> bool {
-        !self.is_asking() && self.unjudged == 0
+    /// Whether all its requests have ended and all its events have a result.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.has_requests() && self.pending_events == 0
     }
 
-    /// Announcements are judged before the states that need them.
+    /// Whether its requests are sent one after the other: announcements must be accepted before the states that need
+    /// them.
     pub(super) fn is_serial(&self) -> bool {
         self.scope.announcements.is_some()
     }
 
-    /// Asks for something in another way, or later: in its turn where there is one.
-    pub(super) fn ask_again(&mut self, ask: Option<Ask>) {
+    /// Queues a request again, possibly in another form. In a serial batch it keeps its turn.
+    pub(super) fn requeue(&mut self, request: Option<QueuedRequest>) {
         if self.is_serial() {
-            ask.into_iter().for_each(|ask| self.todo.push_front(ask));
+            request.into_iter().for_each(|request| self.queue.push_front(request));
         } else {
-            self.todo.extend(ask);
+            self.queue.extend(request);
         }
     }
 
-    /// Notes what went wrong; the first thing counts.
-    pub(super) fn trouble(&mut self, what: &'static str) {
-        self.trouble.get_or_insert(what);
+    /// Marks the batch as failed. The first reason is kept.
+    pub(super) fn fail(&mut self, reason: &'static str) {
+        self.failure.get_or_insert(reason);
     }
 }
 
-impl Job {
-    /// Whether it has brought nothing, although it asks for events.
+impl ActiveRequest {
+    /// Whether it requests events and has received none.
     pub(super) fn is_empty(&self) -> bool {
-        match &self.doing {
-            Doing::Group(_, count) => *count == 0,
-            Doing::Page(pages) => pages.is_empty(),
-            Doing::Fetching { asked, count, .. } => asked.len() == *count,
-            Doing::Comparing(_) | Doing::Reconciling(..) | Doing::Looking(_) => false,
+        match &self.kind {
+            RequestKind::Group(_, count) => *count == 0,
+            RequestKind::Page(pages) => pages.is_empty(),
+            RequestKind::FetchIds { missing, count, .. } => missing.len() == *count,
+            RequestKind::QueryingLocalIds(_) | RequestKind::Negentropy(..) | RequestKind::QueryingMissingIds(_) => {
+                false
+            }
         }
     }
 
-    /// Whether it takes part in a reconciliation, or is about to.
-    pub(super) fn is_comparing(&self) -> bool {
-        matches!(self.doing, Doing::Comparing(_) | Doing::Reconciling(..))
+    /// Whether it uses negentropy, or is about to.
+    pub(super) fn is_negentropy(&self) -> bool {
+        matches!(self.kind, RequestKind::QueryingLocalIds(_) | RequestKind::Negentropy(..))
     }
 }

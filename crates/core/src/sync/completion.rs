@@ -1,201 +1,225 @@
-//! What has ended: batches, catch-ups, the daily pass. (`confirm_batch`, `check_and_complete_historic_sync` of earlier
-//! designs.)
+//! Completion of batches, catch-ups and daily reconciliations.
 
 use std::collections::BTreeSet;
 
-use super::batch::{Ask, Batch, Doing, Job, JobId, Origin};
-use super::fault_injection::Flaw;
-use super::filters::{Names, Scope};
-use super::io::{Note, Via};
-use super::relay::{Generation, Link, Listening, Owed, Pass, State, Step};
-use super::scheduler::regroup;
+use super::batch::{ActiveRequest, BatchOrigin, PendingBatch, QueuedRequest, RequestId, RequestKind};
+use super::fault_injection::SyncFault;
+use super::filters::{IdentifierSet, SyncScope};
+use super::io::{SyncNote, SyncSource};
+use super::relay::{ConnectionState, CoveragePass, FailedBatch, HistoricRun, LayerOneState, LiveSetStatus, RelayState};
+use super::scheduler::group_unmatched_filters;
 use super::targets::RepoKey;
-use super::{Ctx, limits};
+use super::{SyncContext, limits};
 
-impl Link {
-    /// Ends one batch that is over, or the catch-up. `false` if there is nothing to end.
-    pub(super) fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let State::Up(up) = &mut self.state else { return false };
-        let blank = up.batches.iter().find(|(_, batch)| {
-            let compared = batch.is_serial() || !batch.todo.iter().any(|ask| matches!(ask, Ask::Compare(_)));
-            !batch.blank.is_empty() && compared
+impl RelayState {
+    /// Completes one batch, or else the historic run. Returns `false` if there is nothing to complete.
+    pub(super) fn complete_next(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let unmatched = connection.batches.iter().find(|(_, batch)| {
+            let is_compared =
+                batch.is_serial() || !batch.queue.iter().any(|queued| matches!(queued, QueuedRequest::Compare(_)));
+            !batch.unmatched_filters.is_empty() && is_compared
         });
-        if let Some(id) = blank.map(|(id, _)| *id)
-            && !up.jobs.values().any(|job| job.batch == id && matches!(job.doing, Doing::Comparing(_)))
+        if let Some(id) = unmatched.map(|(id, _)| *id)
+            && !connection
+                .requests
+                .values()
+                .any(|request| request.batch == id && matches!(request.kind, RequestKind::QueryingLocalIds(_)))
         {
-            regroup(up, id);
+            group_unmatched_filters(connection, id);
             return true;
         }
-        let over = |batch: &Batch| batch.is_over() || (ctx.flawed(Flaw::WatermarkEarly) && !batch.is_asking());
-        let over = up.batches.iter().find(|(_, batch)| over(batch)).map(|(id, _)| *id);
-        match over.and_then(|id| up.batches.remove(&id)) {
+        let is_complete = |batch: &PendingBatch| {
+            batch.is_complete() || (ctx.has_fault(SyncFault::CoverageTooEarly) && !batch.has_requests())
+        };
+        let complete = connection.batches.iter().find(|(_, batch)| is_complete(batch)).map(|(id, _)| *id);
+        match complete.and_then(|id| connection.batches.remove(&id)) {
             Some(batch) => {
-                self.end(ctx, batch);
+                self.complete_batch(ctx, batch);
                 true
             }
-            None => self.end_generation(ctx),
+            None => self.complete_historic_run(ctx),
         }
     }
 
-    pub(super) fn end(&mut self, ctx: &mut Ctx<'_>, mut batch: Batch) {
-        if ctx.flawed(Flaw::FailedCountsAsDone) {
-            batch.trouble = None;
+    /// Records the result of a batch: coverage if it succeeded, a retry if it failed.
+    pub(super) fn complete_batch(&mut self, ctx: &mut SyncContext<'_>, mut batch: PendingBatch) {
+        if ctx.has_fault(SyncFault::FailedCountsAsDone) {
+            batch.failure = None;
         }
-        self.unsaved = true;
-        self.stirred = true;
+        self.is_unsaved = true;
+        self.has_ready_repos = true;
         if batch.gaps.0 > 0 {
             self.totals.gaps += batch.gaps.0;
             let (count, examples) = batch.gaps.clone();
-            ctx.note(Note::Gaps { relay: self.url.clone(), via: batch.via, count, examples });
+            ctx.note(SyncNote::Gaps { relay: self.url.clone(), source: batch.source, count, examples });
         }
-        if let (Some(lacking), None) = (&batch.lacking, batch.trouble) {
-            // Of several repositories together it is not known which of them lack how much.
-            let (wants, count) = (ctx.wants, lacking.len() as u64);
+        if let (Some(lacking), None) = (&batch.lacking, batch.failure) {
+            // If the batch has several repositories, it is not known to which of them the events belong.
+            let (repo_index, count) = (ctx.repo_index, lacking.len() as u64);
             let repos = batch.scope.repos.iter().filter(|_| count == 0 || batch.scope.repos.len() == 1);
-            for repo in repos.filter_map(|repo| wants.repo(*repo)) {
-                ctx.note(Note::PeerLacks(self.url.clone(), repo.id.clone(), count));
+            for repo in repos.filter_map(|repo| repo_index.repo(*repo)) {
+                ctx.note(SyncNote::RelayLacksEvents(self.url.clone(), repo.id.clone(), count));
             }
         }
-        let State::Up(up) = &mut self.state else { return };
-        if let Some(generation) = up.generation.as_mut().filter(|_| batch.in_generation) {
-            generation.events += batch.events;
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        if let Some(historic_run) = connection.historic_run.as_mut().filter(|_| batch.in_historic_run) {
+            historic_run.events += batch.events;
         }
-        if batch.origin == Origin::Pass
-            && let Some(pass) = &mut up.pass
+        if batch.origin == BatchOrigin::Pass
+            && let Some(pass) = &mut connection.pass
         {
-            pass.open = pass.open.saturating_sub(1);
+            pass.open_batches = pass.open_batches.saturating_sub(1);
         }
-        if batch.scope.announcements.is_some() && batch.origin == Origin::Announcements {
-            up.layer_one = Step::Done;
+        if batch.scope.announcements.is_some() && batch.origin == BatchOrigin::Announcements {
+            connection.layer_one = LayerOneState::Done;
         }
-        if let Some(what) = batch.trouble {
-            ctx.note(Note::PassFailed(self.url.clone(), what));
-            let tries = if let Origin::Again(tries) = batch.origin { tries + 1 } else { 1 };
-            if batch.origin == Origin::Ids {
+        if let Some(reason) = batch.failure {
+            ctx.note(SyncNote::BatchFailed(self.url.clone(), reason));
+            let attempts = if let BatchOrigin::Retry(attempts) = batch.origin { attempts + 1 } else { 1 };
+            if batch.origin == BatchOrigin::Ids {
                 return;
             }
-            let wait = limits::SYNC_OWED_SECS
-                .saturating_mul(1 << tries.saturating_sub(1).min(8))
-                .min(limits::SYNC_OWED_MAX_SECS);
-            let Batch { scope, since, via, origin, doubt, .. } = batch;
-            if tries > limits::SYNC_OWED_TRIES {
-                // The daily pass will see to it.
-                self.overfull = true;
-                return self.covered(ctx, &scope);
+            let wait_secs = limits::BATCH_RETRY_SECS
+                .saturating_mul(1 << attempts.saturating_sub(1).min(8))
+                .min(limits::MAX_BATCH_RETRY_SECS);
+            let PendingBatch { scope, since, source, origin, unconfirmed_live_set, .. } = batch;
+            if attempts > limits::MAX_BATCH_RETRIES {
+                // The daily reconciliation will request it again.
+                self.history_incomplete = true;
+                return self.mark_complete(ctx, &scope);
             }
-            // Whoever it belongs to stays open until it succeeds.
-            if matches!(origin, Origin::Pass | Origin::Poll) {
-                for repo in repos_of(&scope) {
-                    self.covers.entry(repo).and_modify(|cover| cover.open += 1);
+            // Its repositories are not complete until the retry succeeds.
+            if matches!(origin, BatchOrigin::Pass | BatchOrigin::Poll) {
+                for repo in scope_repos(&scope) {
+                    self.coverage.entry(repo).and_modify(|coverage| coverage.open_batches += 1);
                 }
             }
-            let due = ctx.now.mono.plus_secs(ctx.jitter(wait));
-            let doubt = doubt.filter(|_| !ctx.flawed(Flaw::DoubtForgotten));
-            let live = doubt.map_or(Listening::Stands, Listening::Doubtful);
-            self.owed.push(Owed { scope, since, via, due, tries, live });
+            let retry_at = ctx.now.mono.plus_secs(ctx.jitter(wait_secs));
+            let unconfirmed_live_set =
+                unconfirmed_live_set.filter(|_| !ctx.has_fault(SyncFault::UnconfirmedCountsAsOpen));
+            let live_set = unconfirmed_live_set.map_or(LiveSetStatus::Open, LiveSetStatus::Unconfirmed);
+            self.failed_batches.push(FailedBatch { scope, since, source, retry_at, attempts, live_set });
             return;
         }
-        if matches!(batch.origin, Origin::New | Origin::Again(_)) {
-            self.covered(ctx, &batch.scope);
+        if matches!(batch.origin, BatchOrigin::New | BatchOrigin::Retry(_)) {
+            self.mark_complete(ctx, &batch.scope);
         }
-        if matches!(batch.origin, Origin::Again(_)) {
-            self.forget_since();
+        if matches!(batch.origin, BatchOrigin::Retry(_)) {
+            self.clear_catch_up_since();
         }
-        self.stated |= batch.scope.announcements.is_some();
-        if (batch.since.is_none() || ctx.flawed(Flaw::SinceBeforeComplete))
-            && let Some(Names::All) = batch.scope.announcements
+        self.states_compared |= batch.scope.announcements.is_some();
+        if (batch.since.is_none() || ctx.has_fault(SyncFault::SinceBeforeComplete))
+            && let Some(IdentifierSet::All) = batch.scope.announcements
         {
-            self.announced = true;
+            self.announcements_synced = true;
         }
     }
 
-    /// A scope has been had.
-    pub(super) fn covered(&mut self, ctx: &Ctx<'_>, scope: &Scope) {
-        for repo in repos_of(scope) {
-            let Some(cover) = self.covers.get_mut(&repo) else { continue };
-            cover.open = cover.open.saturating_sub(1);
-            if cover.open == 0 {
-                cover.tags = cover.tags_planned;
-                cover.done = cover.planned;
+    /// Marks the repositories of a scope as complete, unless other batches of them are open.
+    pub(super) fn mark_complete(&mut self, ctx: &SyncContext<'_>, scope: &SyncScope) {
+        for repo in scope_repos(scope) {
+            let Some(coverage) = self.coverage.get_mut(&repo) else { continue };
+            coverage.open_batches = coverage.open_batches.saturating_sub(1);
+            if coverage.open_batches == 0 {
+                coverage.tags_complete = coverage.tags_requested;
+                coverage.roots_complete = coverage.roots_requested;
             }
-            if ctx.wants.repo(repo).is_some_and(|wanted| wanted.head() > cover.planned || !cover.tags_planned) {
+            if ctx
+                .repo_index
+                .repo(repo)
+                .is_some_and(|repo| repo.newest_root_seq() > coverage.roots_requested || !coverage.tags_requested)
+            {
                 self.dirty.insert(repo);
             }
         }
     }
 
-    /// Ends the catch-up if nothing of it is left.
-    pub(super) fn end_generation(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let waits = |key: &RepoKey| {
-            let gathering = ctx.wants.gathering.contains(key);
-            ctx.wants.repo(*key).is_some_and(|repo| !repo.rooted || (gathering && ctx.flawed(Flaw::WindowNeverCloses)))
+    /// Ends the historic run if nothing of it is left. Returns whether it ended.
+    pub(super) fn complete_historic_run(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let is_waiting = |key: &RepoKey| {
+            let is_in_window = ctx.repo_index.changed_repos.contains(key);
+            ctx.repo_index
+                .repo(*key)
+                .is_some_and(|repo| !repo.roots_loaded || (is_in_window && ctx.has_fault(SyncFault::WindowNeverCloses)))
         };
-        let plannable = self.dirty.iter().any(|key| !waits(key));
-        let State::Up(up) = &mut self.state else { return false };
-        let Some(generation) = up.generation else { return false };
-        let running = up.batches.values().any(|batch| batch.in_generation) || up.loose > 0;
-        let walking = up.pass.as_ref().is_some_and(|pass| pass.at.is_some() || pass.open > 0);
-        if running
-            || walking
-            || plannable
-            || up.layer_one != Step::Done
-            || !self.fetch.is_empty()
-            || !up.wishes.is_empty()
+        let has_new_needs = self.dirty.iter().any(|key| !is_waiting(key));
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let Some(historic_run) = connection.historic_run else { return false };
+        let has_batches = connection.batches.values().any(|batch| batch.in_historic_run) || connection.resubmitted > 0;
+        let is_passing = connection.pass.as_ref().is_some_and(|pass| pass.position.is_some() || pass.open_batches > 0);
+        if has_batches
+            || is_passing
+            || has_new_needs
+            || connection.layer_one != LayerOneState::Done
+            || !self.ids_to_fetch.is_empty()
+            || !connection.pending_live_sets.is_empty()
         {
             return false;
         }
-        up.generation = None;
-        up.pass = None;
-        self.unsaved = true;
-        self.forget_since();
-        self.complete_at = Some(ctx.now.wall);
-        self.daily = None;
-        let whole = !self.has_failed();
+        connection.historic_run = None;
+        connection.pass = None;
+        self.is_unsaved = true;
+        self.clear_catch_up_since();
+        self.historic_sync_completed_at = Some(ctx.now.wall);
+        self.daily_cursor = None;
+        let is_complete = !self.has_failures();
         self.health.unpark();
-        ctx.note(Note::CaughtUp { relay: self.url.clone(), via: generation.via, events: generation.events, whole });
+        ctx.note(SyncNote::CaughtUp {
+            relay: self.url.clone(),
+            source: historic_run.source,
+            events: historic_run.events,
+            is_complete,
+        });
         true
     }
 
-    /// Nothing is left that was missed while there was no connection.
-    pub(super) fn forget_since(&mut self) {
-        let catching_up = self.up().is_none_or(|up| up.generation.is_some());
-        if !catching_up && self.owed.iter().all(|owed| owed.since.is_none()) {
-            self.since = None;
+    /// Forgets the start of the last absence if everything since then has been requested.
+    pub(super) fn clear_catch_up_since(&mut self) {
+        let is_running = self.connection().is_none_or(|connection| connection.historic_run.is_some());
+        if !is_running && self.failed_batches.iter().all(|failed| failed.since.is_none()) {
+            self.catch_up_since = None;
         }
     }
 
-    /// Begins the daily reconciliation.
-    pub(super) fn start_daily(&mut self, ctx: &mut Ctx<'_>) {
-        let first = self.daily.take().or_else(|| self.covers.keys().next().map(|key| (*key, 0)));
-        self.next_full = ctx.now.mono.plus_secs(ctx.daily());
-        self.overfull = false;
-        self.unsaved = true;
-        let names = self.names(ctx);
-        let State::Up(up) = &mut self.state else { return };
-        up.generation = Some(Generation { via: Via::Daily, events: 0 });
-        up.pass = Some(Pass { via: Via::Daily, since: None, at: first, open: 1 });
-        up.wide_seen = (0, 0);
+    /// Starts the daily reconciliation.
+    pub(super) fn start_daily_reconciliation(&mut self, ctx: &mut SyncContext<'_>) {
+        let first = self.daily_cursor.take().or_else(|| self.coverage.keys().next().map(|key| (*key, 0)));
+        self.next_full_sync = ctx.now.mono.plus_secs(ctx.daily_interval_secs());
+        self.history_incomplete = false;
+        self.is_unsaved = true;
+        let identifiers = self.announcement_identifiers(ctx);
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        connection.historic_run = Some(HistoricRun { source: SyncSource::Daily, events: 0 });
+        connection.pass =
+            Some(CoveragePass { source: SyncSource::Daily, since: None, position: first, open_batches: 1 });
+        connection.wide_deliveries = (0, 0);
         (self.totals.compared, self.totals.shared) = (0, 0);
-        // Announcements again, too, without touching what is live.
-        let batch = Batch::new(Scope::announcements(names), Origin::Pass, Via::Daily, ctx.now.wall);
-        self.add(ctx, batch, false);
+        // Announcements too. Live subscriptions are not touched.
+        let batch = PendingBatch::new(
+            SyncScope::announcements(identifiers),
+            BatchOrigin::Pass,
+            SyncSource::Daily,
+            ctx.now.wall,
+        );
+        self.add_batch(ctx, batch, false);
     }
 
-    /// A job has ended, well or not.
-    pub(super) fn end_job(&mut self, ctx: &mut Ctx<'_>, id: JobId) -> Option<Job> {
-        let State::Up(up) = &mut self.state else { return None };
-        let job = up.jobs.remove(&id)?;
-        if job.is_comparing() {
-            *ctx.negs = ctx.negs.saturating_sub(1);
+    /// Removes a request that has ended or failed.
+    pub(super) fn remove_request(&mut self, ctx: &mut SyncContext<'_>, id: RequestId) -> Option<ActiveRequest> {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return None };
+        let request = connection.requests.remove(&id)?;
+        if request.is_negentropy() {
+            *ctx.open_negentropy = ctx.open_negentropy.saturating_sub(1);
         }
-        if let Some(batch) = up.batches.get_mut(&job.batch) {
-            batch.jobs = batch.jobs.saturating_sub(1);
+        if let Some(batch) = connection.batches.get_mut(&request.batch) {
+            batch.active_requests = batch.active_requests.saturating_sub(1);
         }
-        Some(job)
+        Some(request)
     }
 }
 
-/// The repositories of a scope, each once.
-pub(super) fn repos_of(scope: &Scope) -> BTreeSet<RepoKey> {
+/// Returns the repositories of a scope, each once.
+pub(super) fn scope_repos(scope: &SyncScope) -> BTreeSet<RepoKey> {
     scope.repos.iter().copied().chain(scope.roots.iter().map(|span| span.repo)).collect()
 }

@@ -1,247 +1,279 @@
-//! A connection begins, ends, or keeps us waiting.
+//! Start and end of a connection, and its deadlines.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::batch::{Ask, Doing, End};
+use super::batch::{AnswerState, QueuedRequest, RequestKind};
 use super::earlier;
-use super::fault_injection::Flaw;
-use super::io::{Note, Reconnect, Session, Via};
-use super::live::{LiveKey, close_live};
-use super::pagination::PageCap;
-use super::relay::{Auth, AuthState, Cover, Generation, Late, Link, Pass, Resume, State, Step, Up};
-use super::relay_limits::{Budget, Terms};
-use super::scheduler::{instead, plain};
+use super::fault_injection::SyncFault;
+use super::io::{ReconnectKind, SessionId, SyncNote, SyncSource};
+use super::live::{LiveSetId, close_live_set};
+use super::pagination::PageSizeTracker;
+use super::relay::{
+    AuthState, Authentication, Connection, ConnectionState, CoveragePass, HistoricRun, LateDelivery, LayerOneState,
+    PageCursor, RelayState, RepoCoverage,
+};
+use super::relay_limits::{Nip11Info, RelayLimits};
+use super::scheduler::{fallback_request, without_cursor};
 use crate::limits;
-use crate::time::{Moment, Timestamp};
+use crate::time::{MonoTime, Timestamp};
 
-impl Link {
-    /// A new connection: what it begins with.
-    pub(super) fn connect(&mut self, ctx: &mut super::Ctx<'_>, session: Session, terms: Option<Terms>) {
-        self.count_time(ctx.now);
-        self.health.connected(ctx.now);
-        let gap = self.heard.filter(|_| self.late != Late::Found).map(|heard| ctx.now.mono.since(heard.mono).as_secs());
-        let how = match gap {
+impl RelayState {
+    /// Starts a new connection: chooses quick, long or fresh reconnect, and resets coverage if needed.
+    pub(super) fn on_connected(
+        &mut self,
+        ctx: &mut super::SyncContext<'_>,
+        session: SessionId,
+        nip11: Option<Nip11Info>,
+    ) {
+        self.update_time_totals(ctx.now);
+        self.health.record_connected(ctx.now);
+        let absence_secs = self
+            .last_message
+            .filter(|_| self.late_delivery != LateDelivery::JustDetected)
+            .map(|message| ctx.now.mono.since(message.mono).as_secs());
+        let kind = match absence_secs {
             Some(secs)
-                if secs < limits::SYNC_QUICK_SECS
-                    && (self.announced
-                        || self.covers.values().any(|cover| cover.tags)
-                        || ctx.flawed(Flaw::SinceBeforeComplete)) =>
+                if secs < limits::QUICK_RECONNECT_SECS
+                    && (self.announcements_synced
+                        || self.coverage.values().any(|coverage| coverage.tags_complete)
+                        || ctx.has_fault(SyncFault::SinceBeforeComplete)) =>
             {
-                Reconnect::Quick
+                ReconnectKind::Quick
             }
-            Some(_) => Reconnect::Long,
-            None => Reconnect::Fresh,
+            Some(_) => ReconnectKind::Long,
+            None => ReconnectKind::Fresh,
         };
-        if self.late == Late::Found {
-            self.late = Late::Known;
+        if self.late_delivery == LateDelivery::JustDetected {
+            self.late_delivery = LateDelivery::Known;
         }
-        let budget = Budget::of(terms.as_ref(), &self.learned);
-        let grasp = terms.as_ref().is_some_and(|terms| terms.is_grasp);
-        let overlap = if ctx.flawed(Flaw::OverlapDropped) { 0 } else { self.overlap_with(grasp) };
-        if how == Reconnect::Quick {
-            let lost = self.heard.map_or(ctx.now.wall, |heard| heard.wall);
-            self.since = Some(earlier(self.since, Timestamp(lost.0.saturating_sub(overlap))));
+        let relay_limits = RelayLimits::new(nip11.as_ref(), &self.learned);
+        let is_grasp = nip11.as_ref().is_some_and(|nip11| nip11.is_grasp);
+        let overlap_secs = if ctx.has_fault(SyncFault::OverlapDropped) { 0 } else { self.overlap_secs_for(is_grasp) };
+        if kind == ReconnectKind::Quick {
+            let last_message = self.last_message.map_or(ctx.now.wall, |message| message.wall);
+            self.catch_up_since =
+                Some(earlier(self.catch_up_since, Timestamp(last_message.0.saturating_sub(overlap_secs))));
         } else {
-            self.since = None;
-            self.announced = false;
-            self.restored = None;
-            self.daily = None;
-            for (key, cover) in &mut self.covers {
-                *cover = Cover::default();
+            self.catch_up_since = None;
+            self.announcements_synced = false;
+            self.restored_up_to = None;
+            self.daily_cursor = None;
+            for (key, coverage) in &mut self.coverage {
+                *coverage = RepoCoverage::default();
                 self.dirty.insert(*key);
             }
-            self.resume.clear();
+            self.page_cursors.clear();
         }
-        self.fast_by = None;
-        self.owed.clear();
-        self.complete_at = if how == Reconnect::Quick { self.complete_at } else { None };
-        let full = if how == Reconnect::Quick {
-            // What `since` cannot see is owed to a full pass; where that is cheap, within one to three hours, so that relays
-            // that came back together are not all asked at once.
-            let soon = ctx.now.mono.plus_secs(3_600 + ctx.chance.next() % 7_200);
-            let cheap = terms.as_ref().and_then(|terms| terms.negentropy) == Some(true)
+        self.clock_ahead_secs = None;
+        self.failed_batches.clear();
+        self.historic_sync_completed_at =
+            if kind == ReconnectKind::Quick { self.historic_sync_completed_at } else { None };
+        let next_full_sync = if kind == ReconnectKind::Quick {
+            // `since` misses events that are older than the overlap, so a full pass has to follow. Where that is
+            // is_cheap, it is moved to within one to three hours; the jitter spreads relays that reconnected together.
+            let soon = ctx.now.mono.plus_secs(3_600 + ctx.rng.next_u64() % 7_200);
+            let is_cheap = nip11.as_ref().and_then(|nip11| nip11.negentropy) == Some(true)
                 && self.learned.no_negentropy_at.is_none();
-            if cheap { self.next_full.min(soon) } else { self.next_full }
+            if is_cheap { self.next_full_sync.min(soon) } else { self.next_full_sync }
         } else {
-            ctx.now.mono.plus_secs(ctx.daily())
+            ctx.now.mono.plus_secs(ctx.daily_interval_secs())
         };
-        self.next_full = full.max(ctx.now.mono.plus_secs(1));
-        let pass = (how == Reconnect::Quick).then(|| Pass {
-            via: Via::CatchUp,
-            since: self.since,
-            at: self.covers.keys().next().map(|key| (*key, 0)),
-            open: 0,
+        self.next_full_sync = next_full_sync.max(ctx.now.mono.plus_secs(1));
+        let pass = (kind == ReconnectKind::Quick).then(|| CoveragePass {
+            source: SyncSource::CatchUp,
+            since: self.catch_up_since,
+            position: self.coverage.keys().next().map(|key| (*key, 0)),
+            open_batches: 0,
         });
-        self.unsaved = true;
-        self.stirred = true;
-        self.heard = Some(ctx.now);
-        self.state = State::Up(Box::new(Up {
+        self.is_unsaved = true;
+        self.has_ready_repos = true;
+        self.last_message = Some(ctx.now);
+        self.connection = ConnectionState::Connected(Box::new(Connection {
             session,
-            terms,
-            budget,
-            unsent: 0,
-            said: 0,
-            subs: BTreeMap::new(),
+            nip11,
+            relay_limits,
+            unsent_bytes: 0,
+            bytes_this_step: 0,
+            subscriptions: BTreeMap::new(),
             live: BTreeMap::new(),
-            wishes: VecDeque::new(),
+            pending_live_sets: VecDeque::new(),
             wide: None,
             polled: VecDeque::new(),
             poll_at: None,
             batches: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            generation: Some(Generation { via: Via::CatchUp, events: 0 }),
+            requests: BTreeMap::new(),
+            historic_run: Some(HistoricRun { source: SyncSource::CatchUp, events: 0 }),
             pass,
-            layer_one: Step::Todo,
-            named: None,
-            unmergeable: false,
-            refusals: 0,
-            pace: limits::SYNC_FIRST_PACE,
-            hold_until: ctx.now.mono,
-            cap: PageCap::trusting(ctx.flawed(Flaw::PageFloorTrusted)),
-            empty: VecDeque::new(),
-            auth: Auth::default(),
-            wide_seen: (0, 0),
-            loose: 0,
-            leaving: false,
-            nonsense: 0,
+            layer_one: LayerOneState::Todo,
+            requested_identifiers: None,
+            cannot_merge: false,
+            consecutive_rejections: 0,
+            concurrency: limits::INITIAL_CONCURRENT_REQUESTS,
+            retry_after: ctx.now.mono,
+            page_sizes: PageSizeTracker::assuming_short(ctx.has_fault(SyncFault::PageFloorTrusted)),
+            empty_answers: VecDeque::new(),
+            auth: Authentication::default(),
+            wide_deliveries: (0, 0),
+            resubmitted: 0,
+            is_closing: false,
+            invalid_messages: 0,
         }));
-        ctx.note(Note::Connected(self.url.clone(), how));
+        ctx.note(SyncNote::Connected(self.url.clone(), kind));
     }
 
-    /// A connection has ended: what was under way is asked for again by the next one.
-    pub(super) fn disconnect(&mut self, up: Up, now: Moment) {
-        let grasp = up.terms.as_ref().is_some_and(|terms| terms.is_grasp);
-        let owed = self.owed.iter().filter_map(|owed| owed.since);
-        self.since = self.since.into_iter().chain(owed).chain(up.missed(self.overlap_with(grasp))).min();
-        for job in up.jobs.into_values() {
-            let began = up.batches.get(&job.batch).map_or(Timestamp(0), |batch| batch.began);
-            if let Doing::Page(pages) = &job.doing {
-                self.keep_place(pages, began, now);
+    /// Ends a connection. Cursors and unfinished needs are kept, so that the next connection continues with them.
+    pub(super) fn on_disconnected(&mut self, connection: Connection, now: MonoTime) {
+        let is_grasp = connection.nip11.as_ref().is_some_and(|nip11| nip11.is_grasp);
+        let failed_since = self.failed_batches.iter().filter_map(|failed| failed.since);
+        self.catch_up_since = self
+            .catch_up_since
+            .into_iter()
+            .chain(failed_since)
+            .chain(connection.missed_since(self.overlap_secs_for(is_grasp)))
+            .min();
+        for request in connection.requests.into_values() {
+            let started_at = connection.batches.get(&request.batch).map_or(Timestamp(0), |batch| batch.started_at);
+            if let RequestKind::Page(pages) = &request.kind {
+                self.save_page_cursor(pages, started_at, now);
             }
         }
-        for batch in up.batches.into_values() {
-            for ask in &batch.todo {
-                if let Ask::Page(pages) = ask {
-                    self.keep_place(pages, batch.began, now);
+        for batch in connection.batches.into_values() {
+            for queued in &batch.queue {
+                if let QueuedRequest::Page(pages) = queued {
+                    self.save_page_cursor(pages, batch.started_at, now);
                 }
             }
         }
-        if let Some(pass) = up.pass.filter(|pass| pass.via == Via::Daily) {
-            self.daily = pass.at;
-            // It goes on when there is a connection again.
-            self.next_full = now;
+        if let Some(pass) = connection.pass.filter(|pass| pass.source == SyncSource::Daily) {
+            self.daily_cursor = pass.position;
+            // It continues on the next connection.
+            self.next_full_sync = now;
         }
-        for (key, cover) in &mut self.covers {
-            cover.open = 0;
-            cover.planned = cover.done;
-            cover.tags_planned = cover.tags;
+        for (key, coverage) in &mut self.coverage {
+            coverage.open_batches = 0;
+            coverage.roots_requested = coverage.roots_complete;
+            coverage.tags_requested = coverage.tags_complete;
             self.dirty.insert(*key);
         }
     }
 
-    pub(super) fn keep_place(&mut self, pages: &super::pagination::Pages, began: Timestamp, now: Moment) {
+    /// Keeps the position of interrupted pagination, so that it can be continued.
+    pub(super) fn save_page_cursor(
+        &mut self,
+        pages: &super::pagination::PaginationState,
+        started_at: Timestamp,
+        now: MonoTime,
+    ) {
         if let Some(until) = pages.cursor()
-            && self.resume.len() < limits::SYNC_RESUMES
+            && self.page_cursors.len() < limits::MAX_RESUMABLE_PAGES
         {
-            self.resume.insert(plain(&pages.request()), Resume { until, began, at: now });
+            self.page_cursors
+                .insert(without_cursor(&pages.next_filter()), PageCursor { until, started_at, saved_at: now });
         }
     }
 
-    /// Deadlines that have passed. `true` if the connection must end.
-    pub(super) fn overdue(&mut self, ctx: &mut super::Ctx<'_>) -> bool {
+    /// Handles deadlines that have passed. Returns `true` if the connection must end.
+    pub(super) fn handle_deadlines(&mut self, ctx: &mut super::SyncContext<'_>) -> bool {
         let now = ctx.now.mono;
-        let State::Up(up) = &mut self.state else { return false };
-        if up.leaving {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        if connection.is_closing {
             return false;
         }
-        if let AuthState::Wanted(at) | AuthState::Sent(at) = up.auth.state
+        if let AuthState::Required(at) | AuthState::Sent(at) = connection.auth.state
             && at <= now
         {
-            ctx.note(Note::Parked(self.url.clone(), "authentication was not answered".to_owned()));
-            self.health.park(ctx.now, ctx.chance.next());
+            ctx.note(SyncNote::Parked(self.url.clone(), "authentication was not answered in time".to_owned()));
+            self.health.park(ctx.now, ctx.rng.next_u64());
             return true;
         }
-        let late: Vec<_> = up
+        let late: Vec<_> = connection
             .live
             .iter()
-            .filter(|(_, set)| !set.unconfirmed.is_empty() && set.deadline <= now)
+            .filter(|(_, set)| !set.awaiting_eose.is_empty() && set.deadline <= now)
             .map(|(key, _)| *key)
             .collect();
         for key in late {
-            if self.unconfirmed(ctx, key) {
+            if self.on_live_unconfirmed(ctx, key) {
                 return true;
             }
         }
-        let Some(up) = self.up_mut() else { return false };
-        let late: Vec<_> = up
-            .jobs
+        let Some(connection) = self.connection_mut() else { return false };
+        let late: Vec<_> = connection
+            .requests
             .iter()
-            .filter(|(_, job)| job.deadline.is_some_and(|at| at <= now))
-            .map(|(id, job)| (*id, job.sub, job.end))
+            .filter(|(_, request)| request.deadline.is_some_and(|at| at <= now))
+            .map(|(id, request)| (*id, request.sub, request.answer))
             .collect();
-        for (id, sub, end) in late {
-            match end {
-                End::Awaited => self.give_up(ctx, id, sub),
-                End::Said(more) => self.finish(ctx, id, sub, more),
+        for (id, sub, answer) in late {
+            match answer {
+                AnswerState::Pending => self.abandon_request(ctx, id, sub),
+                AnswerState::Ended(hint) => self.finish_request(ctx, id, sub, hint),
             }
         }
-        let State::Up(up) = &mut self.state else { return false };
-        if self.next_full <= now && up.generation.is_none() {
-            self.start_daily(ctx);
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        if self.next_full_sync <= now && connection.historic_run.is_none() {
+            self.start_daily_reconciliation(ctx);
         }
         false
     }
 
-    /// A relay does not confirm a live subscription: it may have it or not. `true` if the connection must end.
-    fn unconfirmed(&mut self, ctx: &mut super::Ctx<'_>, key: LiveKey) -> bool {
-        let State::Up(up) = &mut self.state else { return false };
-        let Some(set) = up.live.get_mut(&key) else { return false };
-        set.unconfirmed.clear();
-        set.doubtful = true;
-        if up.wide == Some(key) {
-            // Another connection begins without it.
-            self.learned.not_wide = true;
+    /// Handles a live set that was not confirmed in time, so that it is unknown whether the relay follows it. Returns
+    /// `true` if the connection must end.
+    fn on_live_unconfirmed(&mut self, ctx: &mut super::SyncContext<'_>, key: LiveSetId) -> bool {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let Some(set) = connection.live.get_mut(&key) else { return false };
+        set.awaiting_eose.clear();
+        set.timed_out = true;
+        if connection.wide == Some(key) {
+            // The next connection does not use it.
+            self.learned.wide_disabled = true;
             return true;
         }
         if set.batches.is_empty() && !set.replaces.is_empty() {
-            // Merging was a wish of ours; what it would have replaced still stands.
-            close_live(up, ctx, key);
-            up.unmergeable = true;
+            // Only a merge failed. The subscriptions that it would have replaced are still open.
+            close_live_set(connection, ctx, key);
+            connection.cannot_merge = true;
             return false;
         }
         for batch in set.batches.clone() {
-            if let Some(batch) = up.batches.get_mut(&batch) {
-                batch.trouble("a live subscription was not confirmed");
-                batch.doubt = Some(key);
+            if let Some(batch) = connection.batches.get_mut(&batch) {
+                batch.fail("live subscription not confirmed in time");
+                batch.unconfirmed_live_set = Some(key);
             }
         }
-        self.live_confirmed(ctx, key);
+        self.on_live_confirmed(ctx, key);
         false
     }
 
-    pub(super) fn give_up(&mut self, ctx: &mut super::Ctx<'_>, id: super::batch::JobId, sub: Option<super::io::SubId>) {
-        let Some(job) = self.end_job(ctx, id) else { return };
-        let State::Up(up) = &mut self.state else { return };
-        let page = up.budget.page;
-        up.pace = (up.pace / 2).max(1);
+    /// Ends a request that made no progress. Negentropy falls back to pages; any other request fails its batch.
+    pub(super) fn abandon_request(
+        &mut self,
+        ctx: &mut super::SyncContext<'_>,
+        id: super::batch::RequestId,
+        sub: Option<super::io::SubscriptionId>,
+    ) {
+        let Some(request) = self.remove_request(ctx, id) else { return };
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        let page_size = connection.relay_limits.page_size;
+        connection.concurrency = (connection.concurrency / 2).max(1);
         if let Some(sub) = sub {
-            let negentropy = matches!(job.doing, Doing::Reconciling(..));
-            up.close(ctx, sub, negentropy);
+            let is_negentropy = matches!(request.kind, RequestKind::Negentropy(..));
+            connection.close(ctx, sub, is_negentropy);
         }
-        let Some(batch) = up.batches.get_mut(&job.batch) else { return };
-        match job.doing {
-            Doing::Reconciling(filter, nego) => {
-                batch.ask_again(instead(batch.paged(filter), page, &mut self.overfull));
-                if nego.rounds() == 0 {
-                    self.no_negentropy(ctx);
+        let Some(batch) = connection.batches.get_mut(&request.batch) else { return };
+        match request.kind {
+            RequestKind::Negentropy(filter, session) => {
+                batch.requeue(fallback_request(batch.page_filter(filter), page_size, &mut self.history_incomplete));
+                if session.rounds() == 0 {
+                    self.disable_negentropy(ctx);
                 }
             }
-            Doing::Page(pages) => {
-                batch.trouble("a request was not answered");
-                let began = batch.began;
-                self.keep_place(&pages, began, ctx.now.mono);
+            RequestKind::Page(pages) => {
+                batch.fail("request not answered in time");
+                let started_at = batch.started_at;
+                self.save_page_cursor(&pages, started_at, ctx.now.mono);
             }
-            _ => batch.trouble("a request was not answered"),
+            _ => batch.fail("request not answered in time"),
         }
     }
 }

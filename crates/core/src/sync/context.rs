@@ -1,23 +1,23 @@
-//! What a link may see and use of the rest while it works.
+//! The parts of the sync machine that a relay may use while it runs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::batch::JobId;
-use super::fault_injection::Flaw;
-use super::io::{AskId, Note, Output, Say, SubId};
-use super::rejected::RefusedIndex;
-use super::relay::{LinkId, Up};
-use super::targets::Wants;
+use super::batch::RequestId;
+use super::fault_injection::SyncFault;
+use super::io::{OutgoingMessage, QueryId, SubscriptionId, SyncNote, SyncOutput};
+use super::rejected::RejectedEventsIndex;
+use super::relay::{Connection, RelayId};
+use super::targets::RepoSyncIndex;
 use super::{SyncConfig, fault_injection, live};
 use crate::limits;
 use crate::time::Now;
 
-/// Numbers that look like chance and come from a seed.
+/// Pseudo-random number generator (splitmix64), seeded so that simulations can be repeated.
 #[derive(Clone, Debug)]
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct Rng(pub(super) u64);
 
-impl Chance {
-    pub(super) fn next(&mut self) -> u64 {
+impl Rng {
+    pub(super) fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,69 +26,72 @@ impl Chance {
     }
 }
 
-/// What a link may see and use of the rest while it works.
-pub(super) struct Ctx<'a> {
+/// The parts of the sync machine that a relay may use while it runs.
+pub(super) struct SyncContext<'a> {
     pub(super) now: Now,
     pub(super) config: &'a SyncConfig,
-    pub(super) wants: &'a Wants,
-    pub(super) refused: &'a RefusedIndex,
-    pub(super) out: &'a mut VecDeque<Output>,
-    pub(super) next: &'a mut u64,
-    pub(super) asks: &'a mut BTreeMap<AskId, (LinkId, JobId)>,
-    /// Reconciliations under way, on all links.
-    pub(super) negs: &'a mut usize,
-    /// Links that wait for one to end.
-    pub(super) starved: &'a mut BTreeSet<LinkId>,
-    pub(super) chance: &'a mut Chance,
+    pub(super) repo_index: &'a RepoSyncIndex,
+    pub(super) rejected: &'a RejectedEventsIndex,
+    pub(super) outputs: &'a mut VecDeque<SyncOutput>,
+    pub(super) next_id: &'a mut u64,
+    pub(super) queries: &'a mut BTreeMap<QueryId, (RelayId, RequestId)>,
+    /// Number of open negentropy exchanges on all relays.
+    pub(super) open_negentropy: &'a mut usize,
+    /// Relays that wait for another negentropy exchange to end.
+    pub(super) waiting_for_negentropy: &'a mut BTreeSet<RelayId>,
+    pub(super) rng: &'a mut Rng,
 }
 
-impl Ctx<'_> {
-    pub(super) fn next(&mut self) -> u64 {
-        *self.next += 1;
-        *self.next
+impl SyncContext<'_> {
+    /// Returns an id that was not used before.
+    pub(super) fn new_id(&mut self) -> u64 {
+        *self.next_id += 1;
+        *self.next_id
     }
 
-    pub(super) fn sub(&mut self) -> SubId {
-        if self.flawed(Flaw::IdsReused) {
-            return SubId(*self.next / 8);
+    pub(super) fn next_subscription_id(&mut self) -> SubscriptionId {
+        if self.has_fault(SyncFault::IdsReused) {
+            return SubscriptionId(*self.next_id / 8);
         }
-        SubId(self.next())
+        SubscriptionId(self.new_id())
     }
 
-    pub(super) fn ask(&mut self, link: LinkId, job: JobId) -> AskId {
-        let ask = AskId(self.next());
-        self.asks.insert(ask, (link, job));
-        ask
+    /// Registers a query to the store for a request.
+    pub(super) fn new_query(&mut self, relay: RelayId, request: RequestId) -> QueryId {
+        let query = QueryId(self.new_id());
+        self.queries.insert(query, (relay, request));
+        query
     }
 
-    pub(super) fn say(&mut self, up: &mut Up, say: Say) {
-        up.said += match &say {
-            Say::Req(_, filters) => filters.iter().map(live::text_bytes).sum(),
-            Say::NegOpen(_, filter, message) => live::text_bytes(filter) + 2 * message.len(),
-            Say::NegMsg(_, message) => 2 * message.len(),
-            Say::Close(_) | Say::NegClose(_) | Say::Auth(_) => 0,
+    /// Sends a message and counts its approximate size.
+    pub(super) fn send(&mut self, connection: &mut Connection, message: OutgoingMessage) {
+        connection.bytes_this_step += match &message {
+            OutgoingMessage::Req(_, filters) => filters.iter().map(live::json_bytes).sum(),
+            OutgoingMessage::NegOpen(_, filter, bytes) => live::json_bytes(filter) + 2 * bytes.len(),
+            OutgoingMessage::NegMsg(_, bytes) => 2 * bytes.len(),
+            OutgoingMessage::Close(_) | OutgoingMessage::NegClose(_) | OutgoingMessage::Auth(_) => 0,
         };
-        self.out.push_back(Output::Say(up.session, say));
+        self.outputs.push_back(SyncOutput::Send(connection.session, message));
     }
 
-    pub(super) fn note(&mut self, note: Note) {
-        self.out.push_back(Output::Note(note));
+    pub(super) fn note(&mut self, note: SyncNote) {
+        self.outputs.push_back(SyncOutput::Note(note));
     }
 
-    pub(super) fn flawed(&self, flaw: Flaw) -> bool {
-        fault_injection::makes(self.config.flaw, flaw)
+    pub(super) fn has_fault(&self, fault: SyncFault) -> bool {
+        fault_injection::is_injected(self.config.fault, fault)
     }
 
-    /// Give or take a fifth.
+    /// Returns `secs` ± 20 %.
     pub(super) fn jitter(&mut self, secs: u64) -> u64 {
-        secs * (80 + self.chance.next() % 41) / 100
+        secs * (80 + self.rng.next_u64() % 41) / 100
     }
 
-    /// Seconds until the next full reconciliation: 23 to 25 hours.
-    pub(super) fn daily(&mut self) -> u64 {
-        if self.flawed(Flaw::DailyForgotten) {
-            return 100 * limits::SYNC_DAILY_SECS;
+    /// Returns the seconds until the next full reconciliation: 23 to 25 hours.
+    pub(super) fn daily_interval_secs(&mut self) -> u64 {
+        if self.has_fault(SyncFault::DailyForgotten) {
+            return 100 * limits::DAILY_RECONCILIATION_SECS;
         }
-        limits::SYNC_DAILY_SECS - 3_600 + self.chance.next() % 7_200
+        limits::DAILY_RECONCILIATION_SECS - 3_600 + self.rng.next_u64() % 7_200
     }
 }

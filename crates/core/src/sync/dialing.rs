@@ -1,226 +1,242 @@
-//! Whom to dial and when, and what becomes of it.
+//! Dials relays with bounded concurrency and spacing, and handles the end of connections and attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Syncer;
-use super::fault_injection::{Flaw, makes};
-use super::health::Blame;
-use super::io::{Loss, Note, Output, Session};
-use super::relay::{Link, LinkId, State};
-use super::relay_limits::Terms;
+use super::SyncMachine;
+use super::fault_injection::{SyncFault, is_injected};
+use super::health::FailureCause;
+use super::io::{DisconnectReason, SessionId, SyncNote, SyncOutput};
+use super::relay::{ConnectionState, RelayId, RelayState};
+use super::relay_limits::Nip11Info;
 use crate::limits;
-use crate::time::Moment;
+use crate::time::MonoTime;
 
-/// How dials are spaced.
+/// Spacing of connection attempts.
 #[derive(Debug, Default)]
-pub(super) struct Dials {
-    /// Attempts under way.
+pub(super) struct Dialer {
+    /// Number of attempts in progress.
     pub(super) open: usize,
-    /// The newest attempt.
-    last: Option<Moment>,
-    /// The newest attempt at each host.
-    hosts: BTreeMap<String, Moment>,
-    /// Who is due, the longest first.
-    waiting: BTreeSet<(Moment, LinkId)>,
-    /// When the next dial may be possible.
-    next: Option<Moment>,
-    /// The two links that were heard last.
-    signs: [Option<(LinkId, Moment)>; 2],
+    /// Time of the last attempt.
+    last: Option<MonoTime>,
+    /// Time of the last attempt per host.
+    hosts: BTreeMap<String, MonoTime>,
+    /// Relays that are due, the longest waiting first.
+    waiting: BTreeSet<(MonoTime, RelayId)>,
+    /// When the next attempt may be possible.
+    next: Option<MonoTime>,
+    /// The two relays that sent a message last.
+    last_heard: [Option<(RelayId, MonoTime)>; 2],
 }
 
-impl Dials {
-    pub(super) fn next(&self) -> Option<Moment> {
+impl Dialer {
+    pub(super) fn next(&self) -> Option<MonoTime> {
         self.next
     }
 
-    /// A relay was heard: the network is there.
-    pub(super) fn sign(&mut self, link: LinkId, at: Moment) {
-        if self.signs[0].is_none_or(|(last, _)| last != link) {
-            self.signs[1] = self.signs[0];
+    /// Records a message of a relay, which shows that the own network works.
+    pub(super) fn record_message(&mut self, relay: RelayId, at: MonoTime) {
+        if self.last_heard[0].is_none_or(|(last, _)| last != relay) {
+            self.last_heard[1] = self.last_heard[0];
         }
-        self.signs[0] = Some((link, at));
+        self.last_heard[0] = Some((relay, at));
     }
 
-    /// Whether another relay than this was heard a short while ago.
-    pub(super) fn others_are_there(&self, link: LinkId, now: Moment) -> bool {
-        let recent = |(_, at): &(LinkId, Moment)| now.since(*at).as_secs() <= limits::SYNC_SIGN_SECS;
-        self.signs.iter().flatten().any(|sign| sign.0 != link && recent(sign))
+    /// Whether a relay other than this one sent a message recently.
+    pub(super) fn heard_another_relay(&self, relay: RelayId, now: MonoTime) -> bool {
+        let recent = |(_, at): &(RelayId, MonoTime)| now.since(*at).as_secs() <= limits::OTHER_RELAY_HEARD_SECS;
+        self.last_heard.iter().flatten().any(|heard| heard.0 != relay && recent(heard))
     }
 }
 
-impl Syncer {
-    /// Dials whoever is due, politely spaced.
-    pub(super) fn dial(&mut self) {
-        self.dials.next = None;
+impl SyncMachine {
+    /// Dials relays that are due, as far as spacing and concurrency allow.
+    pub(super) fn dial_due_relays(&mut self) {
+        self.dialer.next = None;
         let now = self.now.mono;
-        let waiting: Vec<(Moment, LinkId)> = self.dials.waiting.iter().copied().collect();
+        let waiting: Vec<(MonoTime, RelayId)> = self.dialer.waiting.iter().copied().collect();
         for (due, id) in waiting {
-            if self.dials.open >= limits::SYNC_DIALS {
+            if self.dialer.open >= limits::MAX_CONCURRENT_RELAY_DIALS {
                 break;
             }
-            let flaw = self.config.flaw;
-            let Some(link) = self.links.get_mut(&id).filter(|link| link.dial_at(flaw).is_some_and(|at| at <= now))
+            let fault = self.config.fault;
+            let Some(relay) = self.relays.get_mut(&id).filter(|relay| relay.dial_at(fault).is_some_and(|at| at <= now))
             else {
-                self.dials.waiting.remove(&(due, id));
-                if let Some(link) = self.links.get_mut(&id) {
-                    link.in_line = false;
+                self.dialer.waiting.remove(&(due, id));
+                if let Some(relay) = self.relays.get_mut(&id) {
+                    relay.is_queued_to_dial = false;
                 }
-                self.restless.insert(id);
+                self.runnable.insert(id);
                 continue;
             };
-            let host = self.dials.hosts.get(link.url.host()).map(|at| at.plus(limits::SYNC_DIAL_HOST));
-            let all = self.dials.last.map(|at| at.plus(limits::SYNC_DIAL));
+            let host = self.dialer.hosts.get(relay.url.host()).map(|at| at.plus(limits::RELAY_DIAL_INTERVAL_PER_HOST));
+            let all = self.dialer.last.map(|at| at.plus(limits::RELAY_DIAL_INTERVAL));
             let at = host.unwrap_or_default().max(all.unwrap_or_default());
-            if at > now && !makes(flaw, Flaw::DialsUnspaced) {
-                self.dials.next = Some(self.dials.next.map_or(at, |next| next.min(at)));
+            if at > now && !is_injected(fault, SyncFault::DialsNotSpaced) {
+                self.dialer.next = Some(self.dialer.next.map_or(at, |next| next.min(at)));
                 if all.is_some_and(|all| all > now) {
                     break;
                 }
                 continue;
             }
-            self.dials.waiting.remove(&(due, id));
-            link.in_line = false;
-            self.next += 1;
-            let session = Session(self.next);
-            link.count_time(self.now);
-            link.state = State::Dialing(session);
-            link.totals.attempts += 1;
+            self.dialer.waiting.remove(&(due, id));
+            relay.is_queued_to_dial = false;
+            self.next_id += 1;
+            let session = SessionId(self.next_id);
+            relay.update_time_totals(self.now);
+            relay.connection = ConnectionState::Connecting(session);
+            relay.totals.attempts += 1;
             self.sessions.insert(session, id);
-            self.dials.open += 1;
-            self.dials.last = Some(now);
-            self.dials.hosts.retain(|_, at| at.plus(limits::SYNC_DIAL_HOST) > now);
-            self.dials.hosts.insert(link.url.host().to_owned(), now);
-            self.out.push_back(Output::Dial(session, link.url.clone()));
-            self.set_alarm(id);
+            self.dialer.open += 1;
+            self.dialer.last = Some(now);
+            self.dialer.hosts.retain(|_, at| at.plus(limits::RELAY_DIAL_INTERVAL_PER_HOST) > now);
+            self.dialer.hosts.insert(relay.url.host().to_owned(), now);
+            self.outputs.push_back(SyncOutput::Dial(session, relay.url.clone()));
+            self.schedule_wake(id);
         }
     }
 
-    /// A connection stands.
-    pub(super) fn up(&mut self, session: Session, terms: Option<Terms>) {
+    /// Handles an established connection. If it leads to this server itself, it is closed and not dialled again.
+    pub(super) fn on_connected(&mut self, session: SessionId, nip11: Option<Nip11Info>) {
         let Some(id) = self.sessions.get(&session).copied() else { return };
-        self.dials.sign(id, self.now.mono);
+        self.dialer.record_message(id, self.now.mono);
         let now = self.now;
-        let own = terms.as_ref().is_some_and(|terms| terms.instance.as_deref() == Some(&self.config.instance));
-        if own && !self.flawed(Flaw::DialSelf) {
-            if let Some(link) = self.links.get_mut(&id) {
-                link.is_self = true;
-                link.unsaved = true;
-                self.out.push_back(Output::Note(Note::IsSelf(link.url.clone())));
+        let is_self = nip11.as_ref().is_some_and(|nip11| nip11.instance.as_deref() == Some(&self.config.instance));
+        if is_self && !self.has_fault(SyncFault::DialSelf) {
+            if let Some(relay) = self.relays.get_mut(&id) {
+                relay.is_self = true;
+                relay.is_unsaved = true;
+                self.outputs.push_back(SyncOutput::Note(SyncNote::IsSelf(relay.url.clone())));
             }
-            return self.hang_up(id);
+            return self.disconnect(id);
         }
-        self.dials.open = self.dials.open.saturating_sub(1);
-        let released: Vec<LinkId> = self.links.values().filter(|link| link.blameless).map(|link| link.id).collect();
-        for id in released {
-            if let Some(link) = self.links.get_mut(&id) {
-                link.blameless = false;
-                link.health.retry_now(now);
+        self.dialer.open = self.dialer.open.saturating_sub(1);
+        let delayed: Vec<RelayId> =
+            self.relays.values().filter(|relay| relay.failed_in_own_outage).map(|relay| relay.id).collect();
+        for id in delayed {
+            if let Some(relay) = self.relays.get_mut(&id) {
+                relay.failed_in_own_outage = false;
+                relay.health.retry_now(now);
             }
-            self.restless.insert(id);
+            self.runnable.insert(id);
         }
-        self.with(id, |link, ctx| link.connect(ctx, session, terms));
-        self.restless.insert(id);
+        self.with_relay(id, |relay, ctx| relay.on_connected(ctx, session, nip11));
+        self.runnable.insert(id);
     }
 
-    /// A connection has ended or did not come about.
-    pub(super) fn down(&mut self, session: Session, loss: Loss) {
+    /// Handles the end of a connection or of an attempt.
+    pub(super) fn on_disconnected(&mut self, session: SessionId, reason: DisconnectReason) {
         let Some(id) = self.sessions.remove(&session) else { return };
         let now = self.now;
-        let chance = self.chance.next();
-        let theirs = self.dials.others_are_there(id, now.mono);
-        let forgetful = self.flawed(Flaw::QuietForgotten);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.count_time(now);
-        let state = std::mem::replace(&mut link.state, State::Idle);
-        link.unsaved = true;
+        let random = self.rng.next_u64();
+        let is_own_network_up = self.dialer.heard_another_relay(id, now.mono);
+        let forgets_cooldown = self.has_fault(SyncFault::CooldownForgotten);
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        relay.update_time_totals(now);
+        let state = std::mem::replace(&mut relay.connection, ConnectionState::Disconnected);
+        relay.is_unsaved = true;
         match state {
-            State::Idle => {}
-            State::Dialing(_) => {
-                self.dials.open = self.dials.open.saturating_sub(1);
-                if loss != Loss::HungUp {
-                    link.totals.failures += 1;
-                    let ours = !theirs && loss == Loss::Unreachable;
-                    link.blameless = ours;
-                    let verdict = link.health.failed(now, if ours { Blame::Ours } else { Blame::Theirs }, chance);
-                    let relay = link.url.clone();
-                    let failures = link.health.failures();
-                    let backoff_millis = u64::try_from(verdict.next.since(now.mono).as_millis()).unwrap_or(u64::MAX);
-                    if verdict.died {
-                        self.out.push_back(Output::Note(Note::Dead(relay.clone(), failures)));
+            ConnectionState::Disconnected => {}
+            ConnectionState::Connecting(_) => {
+                self.dialer.open = self.dialer.open.saturating_sub(1);
+                if reason != DisconnectReason::ClosedByUs {
+                    relay.totals.failures += 1;
+                    let is_own_outage = !is_own_network_up && reason == DisconnectReason::Unreachable;
+                    relay.failed_in_own_outage = is_own_outage;
+                    let outcome = relay.health.record_failure(
+                        now,
+                        if is_own_outage { FailureCause::OwnNetwork } else { FailureCause::Relay },
+                        random,
+                    );
+                    let url = relay.url.clone();
+                    let failures = relay.health.failures();
+                    let backoff_millis =
+                        u64::try_from(outcome.retry_at.since(now.mono).as_millis()).unwrap_or(u64::MAX);
+                    if outcome.became_dead {
+                        self.outputs.push_back(SyncOutput::Note(SyncNote::Dead(url.clone(), failures)));
                     }
-                    self.out.push_back(Output::Note(Note::Failed { relay, loss, failures, backoff_millis }));
+                    self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionFailed {
+                        relay: url,
+                        reason,
+                        failures,
+                        backoff_millis,
+                    }));
                 }
             }
-            State::Up(up) => {
-                let comparing = up.jobs.values().filter(|job| job.is_comparing()).count();
-                self.negs = self.negs.saturating_sub(comparing);
-                if loss == Loss::HungUp {
-                    link.health.left(now);
+            ConnectionState::Connected(connection) => {
+                let negentropy = connection.requests.values().filter(|request| request.is_negentropy()).count();
+                self.open_negentropy = self.open_negentropy.saturating_sub(negentropy);
+                if reason == DisconnectReason::ClosedByUs {
+                    relay.health.record_closed(now);
                 } else {
-                    link.health.lost(now, chance);
+                    relay.health.record_lost(now, random);
                 }
-                link.disconnect(*up, now.mono);
-                if forgetful {
-                    link.health.forget_quiet();
+                relay.on_disconnected(*connection, now.mono);
+                if forgets_cooldown {
+                    relay.health.clear_cooldown();
                 }
-                self.out.push_back(Output::Note(Note::Lost(link.url.clone(), loss)));
+                self.outputs.push_back(SyncOutput::Note(SyncNote::ConnectionLost(relay.url.clone(), reason)));
             }
         }
-        self.restless.insert(id);
-        if self.links.get(&id).is_some_and(|link| {
-            !link.is_wanted()
-                && link.unwanted.is_some_and(|at| now.mono.since(at).as_secs() >= limits::SYNC_UNWANTED_SECS)
+        self.runnable.insert(id);
+        if self.relays.get(&id).is_some_and(|relay| {
+            !relay.is_needed()
+                && relay
+                    .unneeded_since
+                    .is_some_and(|at| now.mono.since(at).as_secs() >= limits::UNUSED_RELAY_DISCONNECT_SECS)
         }) {
-            self.unlink(id);
+            self.remove_relay(id);
         }
     }
 
-    /// Ends a link's connection, or the attempt at one.
-    pub(super) fn hang_up(&mut self, id: LinkId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let Some(session) = link.current_session() else { return };
-        let leaving = link.up_mut().is_some_and(|up| std::mem::replace(&mut up.leaving, true));
-        if !leaving {
-            self.out.push_back(Output::HangUp(session));
+    /// Ends the connection of a relay, or the attempt to connect.
+    pub(super) fn disconnect(&mut self, id: RelayId) {
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        let Some(session) = relay.current_session() else { return };
+        let is_closing =
+            relay.connection_mut().is_some_and(|connection| std::mem::replace(&mut connection.is_closing, true));
+        if !is_closing {
+            self.outputs.push_back(SyncOutput::Disconnect(session));
         }
     }
 
-    /// A link's alarm has rung.
-    pub(super) fn due(&mut self, id: LinkId) {
+    /// Handles the wake-up time of a relay.
+    pub(super) fn on_wake(&mut self, id: RelayId) {
         let now = self.now;
-        let Some(link) = self.links.get_mut(&id) else { return };
-        if !link.is_wanted()
-            && link.unwanted.is_some_and(|at| now.mono.since(at).as_secs() >= limits::SYNC_UNWANTED_SECS)
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        if !relay.is_needed()
+            && relay
+                .unneeded_since
+                .is_some_and(|at| now.mono.since(at).as_secs() >= limits::UNUSED_RELAY_DISCONNECT_SECS)
         {
-            match link.current_session() {
+            match relay.current_session() {
                 Some(_) => {
-                    // The end of the session does the rest.
-                    link.unwanted = Some(now.mono);
-                    self.hang_up(id);
+                    // The relay is removed when the session ends.
+                    relay.unneeded_since = Some(now.mono);
+                    self.disconnect(id);
                 }
-                None => self.unlink(id),
+                None => self.remove_relay(id),
             }
             return;
         }
-        if !link.in_line && link.dial_at(self.config.flaw).is_some_and(|at| at <= now.mono) {
-            link.in_line = true;
-            self.dials.waiting.insert((now.mono, id));
+        if !relay.is_queued_to_dial && relay.dial_at(self.config.fault).is_some_and(|at| at <= now.mono) {
+            relay.is_queued_to_dial = true;
+            self.dialer.waiting.insert((now.mono, id));
         }
-        let leave = self.with(id, |link, ctx| link.overdue(ctx)).unwrap_or(false);
-        if leave {
-            self.hang_up(id);
+        let must_disconnect = self.with_relay(id, |relay, ctx| relay.handle_deadlines(ctx)).unwrap_or(false);
+        if must_disconnect {
+            self.disconnect(id);
         }
     }
 }
 
-impl Link {
-    /// When it is to be dialled, if it is.
-    pub(super) fn dial_at(&self, flaw: Option<Flaw>) -> Option<Moment> {
-        let wanted = self.is_wanted() && (!self.paused || makes(flaw, Flaw::PausedDialled));
-        let own = self.is_self && !makes(flaw, Flaw::DialSelf);
-        if !matches!(self.state, State::Idle) || !wanted || own {
+impl RelayState {
+    /// Returns when the relay is to be dialled, if at all.
+    pub(super) fn dial_at(&self, fault: Option<SyncFault>) -> Option<MonoTime> {
+        let is_wanted = self.is_needed() && (!self.is_paused || is_injected(fault, SyncFault::PausedDialled));
+        let is_self = self.is_self && !is_injected(fault, SyncFault::DialSelf);
+        if !matches!(self.connection, ConnectionState::Disconnected) || !is_wanted || is_self {
             return None;
         }
-        Some(self.health.next_dial())
+        Some(self.health.next_dial_at())
     }
 }

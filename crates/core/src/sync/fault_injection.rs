@@ -1,93 +1,94 @@
-//! Deliberate mistakes, for the simulator only: each must break a law in some simulated life, or the laws prove nothing.
+//! Fault injection for the simulator. Each fault must violate an invariant in some simulated run; otherwise the invariants
+//! would not detect it. A server never has a fault.
 
-/// One deliberate mistake of the machine. A server never has any.
+/// A deliberate fault of the sync machine.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Flaw {
-    /// After a quick reconnect `since` is the time of the loss, without the overlap.
+pub enum SyncFault {
+    /// After a quick reconnect `since` is the time of the disconnect, without the overlap.
     OverlapDropped,
-    /// The next request of a session gets the number of one that has ended.
+    /// A request of a session gets the subscription id of one that has ended.
     IdsReused,
-    /// A second delivery of an event in flight is submitted, too.
-    JudgedTwice,
-    /// That a relay wants quiet is forgotten when its connection ends.
-    QuietForgotten,
+    /// A second delivery of an event in flight is submitted again.
+    SubmittedTwice,
+    /// The cooldown of a relay is forgotten when its connection ends.
+    CooldownForgotten,
     /// Filters that share a REQ are paged together, each with its own oldest event.
     CursorPerGroup,
-    /// History is asked for before the live subscription has said EOSE.
+    /// Historic sync starts before the EOSE of the live subscription.
     EoseNotAwaited,
-    /// More subscriptions, filters or bytes are asked for than a relay allows.
-    BudgetIgnored,
-    /// Historic requests take the slots that are kept in reserve for live ones.
+    /// More subscriptions, filters or bytes are requested than a relay allows.
+    LimitsIgnored,
+    /// Historic requests use the subscriptions that are reserved for live sync.
     ReserveIgnored,
-    /// Units count as covered when their last page has come, not when its events have been judged.
-    WatermarkEarly,
-    /// A judgement is booked on whatever session its relay has now, and on whatever waits for one there.
-    LateJudgement,
-    /// The window for new interest never closes.
+    /// A batch counts as complete when its last page has arrived, before its events have been decided.
+    CoverageTooEarly,
+    /// A late submission result is attributed to the current session of its relay and to the batches that wait there.
+    LateResultMisattributed,
+    /// The batch window never closes.
     WindowNeverCloses,
-    /// A historic job that has failed counts as done.
+    /// A failed batch counts as complete.
     FailedCountsAsDone,
-    /// A repository that waits for its git data is followed in full.
+    /// A repository in purgatory is synced completely.
     HeldSyncedInFull,
-    /// What was refused is not asked for again when what it needs has come.
-    RefusedKeptForever,
-    /// Events in flight are told apart by their ids alone, so a forgery hides the honest copy.
-    PoisonedId,
-    /// Announcements are asked for with `since` before they were ever asked for in whole.
+    /// A rejected event is not requested again when its dependency has arrived.
+    RejectedNeverRetried,
+    /// Events in flight are identified by id alone, so a forged copy hides the real one.
+    InFlightByIdOnly,
+    /// Announcements are requested with `since` before they were completely synced.
     SinceBeforeComplete,
-    /// The largest page that NIP-11 allows is taken for the size of a full page.
+    /// A page smaller than the requested limit always counts as the last one.
     PageFloorTrusted,
-    /// A second with more events than a page is stepped over, and the job counts as a success.
+    /// A second with more events than a page is stepped over, and the batch counts as a success.
     SameSecondSkipped,
-    /// A relay that shows our own instance is dialled again.
+    /// A relay with our own instance id is dialled again.
     DialSelf,
-    /// The daily reconciliation never comes.
+    /// The daily reconciliation never runs.
     DailyForgotten,
-    /// A restart forgets how long a relay must not be dialled.
+    /// The backoff of a relay is lost in a restart.
     BackoffForgotten,
-    /// A relay that the operator wants left alone is dialled.
+    /// A paused relay is dialled.
     PausedDialled,
-    /// A live subscription that was not confirmed counts as open.
-    DoubtForgotten,
-    /// What came live and has not been judged is not in the row of its relay.
-    FlightForgotten,
-    /// Dials follow each other as fast as they can.
-    DialsUnspaced,
-    /// The permit of an event that is not needed is given back twice.
-    PermitTwice,
+    /// An unconfirmed live subscription counts as open.
+    UnconfirmedCountsAsOpen,
+    /// Live events that have not been decided are ignored in the stored coverage of a relay.
+    InFlightNotPersisted,
+    /// There is no delay between connection attempts.
+    DialsNotSpaced,
+    /// The permit of an event that is not needed is released twice.
+    PermitReleasedTwice,
 }
 
-/// Whether this mistake is made. Without the feature `flaws`, which only the simulator has, none ever is.
+/// Returns whether a fault is injected. Only the simulator enables the feature `flaws`.
 #[cfg(feature = "flaws")]
-pub(super) fn makes(flaw: Option<Flaw>, this: Flaw) -> bool {
-    flaw == Some(this)
+pub(super) fn is_injected(fault: Option<SyncFault>, this: SyncFault) -> bool {
+    fault == Some(this)
 }
 
-/// Whether this mistake is made: none ever is.
+/// Returns `false`: without the feature `flaws` no fault is ever injected.
 #[cfg(not(feature = "flaws"))]
-pub(super) const fn makes(_flaw: Option<Flaw>, _this: Flaw) -> bool {
+pub(super) const fn is_injected(_fault: Option<SyncFault>, _this: SyncFault) -> bool {
     false
 }
 
-impl Flaw {
-    /// All of them.
+impl SyncFault {
+    /// All faults.
     pub const ALL: [Self; 26] = [
         Self::OverlapDropped,
         Self::IdsReused,
-        Self::JudgedTwice,
-        Self::QuietForgotten,
+        Self::SubmittedTwice,
+        Self::CooldownForgotten,
         Self::CursorPerGroup,
         Self::EoseNotAwaited,
-        Self::BudgetIgnored,
+        Self::LimitsIgnored,
         Self::ReserveIgnored,
-        Self::WatermarkEarly,
-        Self::LateJudgement,
+        Self::CoverageTooEarly,
+        Self::LateResultMisattributed,
         Self::WindowNeverCloses,
         Self::FailedCountsAsDone,
         Self::HeldSyncedInFull,
-        Self::RefusedKeptForever,
-        Self::PoisonedId,
+        Self::RejectedNeverRetried,
+        Self::InFlightByIdOnly,
         Self::SinceBeforeComplete,
         Self::PageFloorTrusted,
         Self::SameSecondSkipped,
@@ -95,9 +96,9 @@ impl Flaw {
         Self::DailyForgotten,
         Self::BackoffForgotten,
         Self::PausedDialled,
-        Self::DoubtForgotten,
-        Self::FlightForgotten,
-        Self::DialsUnspaced,
-        Self::PermitTwice,
+        Self::UnconfirmedCountsAsOpen,
+        Self::InFlightNotPersisted,
+        Self::DialsNotSpaced,
+        Self::PermitReleasedTwice,
     ];
 }

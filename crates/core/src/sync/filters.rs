@@ -1,45 +1,47 @@
-//! What a request is about: repositories and ranges of their roots, not lists of ids. Filters are made when they are
-//! said and then forgotten, so that a hundred relays do not hold the same ids a hundred times.
+//! Scopes of requests, and their filters.
+//!
+//! A scope consists of repositories and ranges of their root events, not of lists of ids. Filters are built when they
+//! are sent and then dropped, so that a hundred relays do not store the same ids a hundred times.
 
 use super::io::Seq;
-use super::relay_limits::Budget;
-use super::targets::{Repo, RepoKey, Wants};
+use super::relay_limits::RelayLimits;
+use super::targets::{IndexedRepo, RepoKey, RepoSyncIndex};
 use crate::nostr::filter::Filter;
 use crate::nostr::kinds;
 use crate::repo::Identifier;
 
-/// Roots of a repository that arrived after one moment and up to another.
+/// Root events of a repository that arrived after `after` and not later than `up_to`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Span {
+pub(super) struct RootRange {
     pub(super) repo: RepoKey,
     pub(super) after: Seq,
     pub(super) up_to: Seq,
 }
 
-/// A part of what is followed.
+/// A part of the repository needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Scope {
-    /// Layer 1: announcements, then states. Of these names only, or of all.
-    pub(super) announcements: Option<Names>,
-    /// Layer 2: what refers to these repositories, and the deletions of their keepers.
+pub(super) struct SyncScope {
+    /// Layer 1: announcements, then states.
+    pub(super) announcements: Option<IdentifierSet>,
+    /// Layer 2: events that reference these repositories, and deletion requests of their maintainers.
     pub(super) repos: Vec<RepoKey>,
-    /// Layer 3: what refers to these roots.
-    pub(super) roots: Vec<Span>,
-    /// Everything, without tags.
+    /// Layer 3: events that reference these root events.
+    pub(super) roots: Vec<RootRange>,
+    /// Everything, with one filter without tags.
     pub(super) wide: bool,
 }
 
-/// Whose announcements are asked for.
+/// Identifiers whose announcements are requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Names {
-    /// Everybody's: this is how repositories that name this service are found.
+pub(super) enum IdentifierSet {
+    /// All of them, to find repositories that list this service.
     All,
-    /// Those under these names, from a relay that only waiting announcements name.
-    These(Vec<Identifier>),
+    /// Only these, from a relay that only held announcements list.
+    Only(Vec<Identifier>),
 }
 
-impl Scope {
-    /// Everything a relay has.
+impl SyncScope {
+    /// Returns the scope of everything that a relay has.
     pub(super) fn wide() -> Self {
         Self { wide: true, ..Self::default() }
     }
@@ -48,13 +50,13 @@ impl Scope {
         self.announcements.is_none() && self.repos.is_empty() && self.roots.is_empty() && !self.wide
     }
 
-    /// Layer 1.
-    pub(super) fn announcements(names: Names) -> Self {
-        Self { announcements: Some(names), ..Self::default() }
+    /// Returns the scope of layer 1.
+    pub(super) fn announcements(identifiers: IdentifierSet) -> Self {
+        Self { announcements: Some(identifiers), ..Self::default() }
     }
 
-    /// Adds what another has.
-    pub(super) fn join(&mut self, other: &Self) {
+    /// Adds another scope.
+    pub(super) fn merge(&mut self, other: &Self) {
         if self.announcements.is_none() {
             self.announcements.clone_from(&other.announcements);
         }
@@ -63,72 +65,77 @@ impl Scope {
         self.repos.dedup();
         self.roots.extend(&other.roots);
         self.roots.sort_unstable();
-        let mut joined: Vec<Span> = Vec::with_capacity(self.roots.len());
-        for span in self.roots.drain(..) {
-            match joined.last_mut() {
-                Some(last) if last.repo == span.repo && span.after <= last.up_to => {
-                    last.up_to = last.up_to.max(span.up_to)
+        let mut merged: Vec<RootRange> = Vec::with_capacity(self.roots.len());
+        for range in self.roots.drain(..) {
+            match merged.last_mut() {
+                Some(last) if last.repo == range.repo && range.after <= last.up_to => {
+                    last.up_to = last.up_to.max(range.up_to)
                 }
-                _ => joined.push(span),
+                _ => merged.push(range),
             }
         }
-        self.roots = joined;
+        self.roots = merged;
     }
 
-    /// Keeps only what is still followed.
-    pub(super) fn retain(&mut self, wanted: impl Fn(RepoKey) -> bool) {
-        self.repos.retain(|repo| wanted(*repo));
-        self.roots.retain(|span| wanted(span.repo));
+    /// Removes repositories that are not followed any more.
+    pub(super) fn retain(&mut self, is_followed: impl Fn(RepoKey) -> bool) {
+        self.repos.retain(|repo| is_followed(*repo));
+        self.roots.retain(|range| is_followed(range.repo));
     }
 
-    /// How many values its filters have, and how many bytes they take.
-    pub(super) fn size(&self, wants: &Wants) -> Size {
-        let mut size = Size::default();
-        for repo in self.repos.iter().filter_map(|key| wants.repo(*key)) {
+    /// Returns the size of its filters.
+    pub(super) fn size(&self, repo_index: &RepoSyncIndex) -> FilterSize {
+        let mut size = FilterSize::default();
+        for repo in self.repos.iter().filter_map(|key| repo_index.repo(*key)) {
             size.add_repo(repo);
         }
-        for span in &self.roots {
-            let roots = wants.repo(span.repo).map_or(0, |repo| repo.span(span.after, span.up_to).len());
+        for range in &self.roots {
+            let roots =
+                repo_index.repo(range.repo).map_or(0, |repo| repo.roots_between(range.after, range.up_to).len());
             size.add_roots(roots);
         }
-        if let Some(Names::These(names)) = &self.announcements {
-            size.bytes += names.iter().map(|name| text_len(name.as_str())).sum::<usize>();
+        if let Some(IdentifierSet::Only(identifiers)) = &self.announcements {
+            size.bytes += identifiers.iter().map(|identifier| json_len(identifier.as_str())).sum::<usize>();
         }
         size
     }
 
-    /// The filters, without `since` and `limit`. Each has one tag at most: conditions of one filter are joined by *and*.
-    pub(super) fn filters(&self, wants: &Wants, most_values: usize) -> Vec<Filter> {
+    /// Returns the filters, without `since` and `limit`. Each has at most one tag, because the conditions of a filter
+    /// are joined by *and*.
+    pub(super) fn filters(&self, repo_index: &RepoSyncIndex, max_values: usize) -> Vec<Filter> {
         let mut filters = Vec::new();
         if self.wide {
             return vec![Filter::default()];
         }
-        if let Some(names) = &self.announcements {
-            filters.extend([kinds::ANNOUNCEMENT, kinds::STATE].map(|kind| layer_one(kind, names)));
+        if let Some(identifiers) = &self.announcements {
+            filters.extend([kinds::ANNOUNCEMENT, kinds::STATE].map(|kind| layer_one_filter(kind, identifiers)));
         }
         let mut coordinates = Vec::new();
         let mut authors = Vec::new();
-        for repo in self.repos.iter().filter_map(|key| wants.repo(*key)) {
+        for repo in self.repos.iter().filter_map(|key| repo_index.repo(*key)) {
             coordinates.push(repo.coordinate.clone());
             authors.extend(&repo.authors);
         }
         authors.sort_unstable();
         authors.dedup();
         coordinates.sort_unstable();
-        for letter in [b'a', b'A', b'q'] {
-            filters.extend(coordinates.chunks(most_values.max(1)).map(|values| tagged(letter, values.to_vec())));
+        for tag in [b'a', b'A', b'q'] {
+            filters.extend(coordinates.chunks(max_values.max(1)).map(|values| tag_filter(tag, values.to_vec())));
         }
         let mut ids: Vec<String> = Vec::new();
-        for span in &self.roots {
-            let roots = wants.repo(span.repo).map(|repo| repo.span(span.after, span.up_to)).unwrap_or_default();
+        for range in &self.roots {
+            let roots = repo_index
+                .repo(range.repo)
+                .map(|repo| repo.roots_between(range.after, range.up_to))
+                .unwrap_or_default();
             ids.extend(roots.iter().map(|root| root.id.to_string()));
         }
         ids.sort_unstable();
         ids.dedup();
-        for letter in [b'e', b'E', b'q'] {
-            filters.extend(ids.chunks(most_values.max(1)).map(|values| tagged(letter, values.to_vec())));
+        for tag in [b'e', b'E', b'q'] {
+            filters.extend(ids.chunks(max_values.max(1)).map(|values| tag_filter(tag, values.to_vec())));
         }
-        for authors in authors.chunks(most_values.max(1)) {
+        for authors in authors.chunks(max_values.max(1)) {
             let kinds = Some(vec![kinds::DELETION, kinds::VANISH]);
             filters.push(Filter { authors: Some(authors.to_vec()), kinds, ..Filter::default() });
         }
@@ -136,63 +143,63 @@ impl Scope {
     }
 }
 
-/// A filter of layer 1.
-pub(super) fn layer_one(kind: u16, names: &Names) -> Filter {
-    let tags = match names {
-        Names::All => Vec::new(),
-        Names::These(names) => {
-            let mut names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
-            names.sort_unstable();
-            names.dedup();
-            vec![(b'd', names)]
+/// Returns a filter of layer 1.
+pub(super) fn layer_one_filter(kind: u16, identifiers: &IdentifierSet) -> Filter {
+    let tags = match identifiers {
+        IdentifierSet::All => Vec::new(),
+        IdentifierSet::Only(identifiers) => {
+            let mut values: Vec<String> = identifiers.iter().map(|identifier| identifier.as_str().to_owned()).collect();
+            values.sort_unstable();
+            values.dedup();
+            vec![(b'd', values)]
         }
     };
     Filter { kinds: Some(vec![kind]), tags, ..Filter::default() }
 }
 
-/// Whether a filter is layer 1's for states.
-pub(super) fn is_states(filter: &Filter) -> bool {
+/// Whether a filter is the one of layer 1 for states.
+pub(super) fn is_state_filter(filter: &Filter) -> bool {
     filter.kinds.as_deref() == Some(&[kinds::STATE])
 }
 
-fn tagged(letter: u8, values: Vec<String>) -> Filter {
-    Filter { tags: vec![(letter, values)], ..Filter::default() }
+fn tag_filter(tag: u8, values: Vec<String>) -> Filter {
+    Filter { tags: vec![(tag, values)], ..Filter::default() }
 }
 
-/// Bytes of a value in a filter: quotes, a comma, and what must be escaped.
-pub(super) fn text_len(value: &str) -> usize {
-    let escapes = |byte: u8| match byte {
+/// Returns the bytes of a value in a filter, with quotes, comma and escapes.
+pub(super) fn json_len(value: &str) -> usize {
+    let escape_bytes = |byte: u8| match byte {
         b'"' | b'\\' => 1,
         0..0x20 => 5,
         _ => 0,
     };
-    value.len() + 3 + value.bytes().map(escapes).sum::<usize>()
+    value.len() + 3 + value.bytes().map(escape_bytes).sum::<usize>()
 }
 
-/// The size of a scope's filters.
+/// Size of the filters of a scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Size {
+pub(super) struct FilterSize {
     pub(super) repos: usize,
     pub(super) roots: usize,
-    /// Of all filters together.
+    /// Bytes of all filters together.
     pub(super) bytes: usize,
 }
 
-/// Bytes of an id in a filter: the digits, quotes and a comma.
+/// Bytes of an id in a filter: 64 digits, quotes and comma.
 pub(super) const ID_BYTES: usize = 67;
 
-impl Size {
-    /// A repository with all its roots.
-    pub(super) fn of(repo: &Repo) -> Self {
+impl FilterSize {
+    /// Returns the size of a repository with all its root events.
+    pub(super) fn from_repo(repo: &IndexedRepo) -> Self {
         let mut size = Self::default();
         size.add_repo(repo);
         size.add_roots(repo.roots.len());
         size
     }
 
-    fn add_repo(&mut self, repo: &Repo) {
+    fn add_repo(&mut self, repo: &IndexedRepo) {
         self.repos += 1;
-        self.bytes += 3 * text_len(&repo.coordinate) + repo.authors.len() * ID_BYTES;
+        self.bytes += 3 * json_len(&repo.coordinate) + repo.authors.len() * ID_BYTES;
     }
 
     fn add_roots(&mut self, roots: usize) {
@@ -200,7 +207,7 @@ impl Size {
         self.bytes += 3 * roots * ID_BYTES;
     }
 
-    /// With so many roots more.
+    /// Adds a number of root events.
     pub(super) fn with_roots(mut self, roots: usize) -> Self {
         self.add_roots(roots);
         self
@@ -210,55 +217,56 @@ impl Size {
         Self { repos: self.repos + other.repos, roots: self.roots + other.roots, bytes: self.bytes + other.bytes }
     }
 
-    /// How many filters with so many values each this makes.
-    pub(super) fn filters(self, most_values: usize) -> usize {
-        let chunks = |count: usize| count.div_ceil(most_values.max(1));
+    /// Returns the number of filters with at most `max_values` values each.
+    pub(super) fn filters(self, max_values: usize) -> usize {
+        let chunks = |count: usize| count.div_ceil(max_values.max(1));
         3 * chunks(self.repos) + 3 * chunks(self.roots) + chunks(self.repos)
     }
 }
 
-/// How large one batch may be on a connection.
+/// Maximum size of one batch on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Portion {
-    /// Values of one filter.
+pub(super) struct BatchCapacity {
+    /// Maximum number of values of one filter.
     pub(super) values: usize,
-    /// Bytes of all filters.
+    /// Maximum bytes of all filters.
     pub(super) bytes: usize,
 }
 
-impl Portion {
-    /// A hundred values a filter by default; as many as the relay's limits allow where it would otherwise have too few
-    /// subscriptions for all.
-    pub(super) fn of(budget: &Budget, most_values: usize, whole: Size) -> Self {
-        // Braces and names of seven filters, the verb and the id.
-        let bytes = budget.req_bytes.saturating_sub(512).max(1_024);
-        let packed = (budget.filter_bytes / ID_BYTES).max(1);
-        let plain = most_values.min(packed);
-        let needed = whole.roots.div_ceil(plain).max(whole.repos.div_ceil(plain)) + 1;
-        let fits = needed <= budget.live as usize && whole.bytes <= budget.live_bytes;
-        Self { values: if fits { plain } else { packed }, bytes }
+impl BatchCapacity {
+    /// Uses the configured number of values per filter, or as many as the relay's limits allow if all needs would
+    /// otherwise not fit into its live subscriptions.
+    pub(super) fn new(relay_limits: &RelayLimits, max_values: usize, total_size: FilterSize) -> Self {
+        // 512 bytes for the braces and names of seven filters, the verb and the subscription id.
+        let bytes = relay_limits.req_bytes.saturating_sub(512).max(1_024);
+        let max_packed = (relay_limits.filter_bytes / ID_BYTES).max(1);
+        let usual = max_values.min(max_packed);
+        let needed = total_size.roots.div_ceil(usual).max(total_size.repos.div_ceil(usual)) + 1;
+        let fits =
+            needed <= relay_limits.max_live_subscriptions as usize && total_size.bytes <= relay_limits.live_bytes;
+        Self { values: if fits { usual } else { max_packed }, bytes }
     }
 }
 
-/// Fills a scope until a portion is full.
-pub(super) struct Gatherer<'w> {
-    wants: &'w Wants,
-    portion: Portion,
-    pub(super) scope: Scope,
-    size: Size,
+/// Builds a scope up to a maximum size.
+pub(super) struct ScopeBuilder<'w> {
+    repo_index: &'w RepoSyncIndex,
+    capacity: BatchCapacity,
+    pub(super) scope: SyncScope,
+    size: FilterSize,
 }
 
-impl<'w> Gatherer<'w> {
-    pub(super) fn new(wants: &'w Wants, portion: Portion) -> Self {
-        Self { wants, portion, scope: Scope::default(), size: Size::default() }
+impl<'w> ScopeBuilder<'w> {
+    pub(super) fn new(repo_index: &'w RepoSyncIndex, capacity: BatchCapacity) -> Self {
+        Self { repo_index, capacity, scope: SyncScope::default(), size: FilterSize::default() }
     }
 
-    /// Adds a repository itself. `false` if there is no room.
+    /// Adds a repository without its root events. Returns `false` if there is no room.
     pub(super) fn add_repo(&mut self, key: RepoKey) -> bool {
-        let Some(repo) = self.wants.repo(key) else { return true };
+        let Some(repo) = self.repo_index.repo(key) else { return true };
         let mut size = self.size;
         size.add_repo(repo);
-        let fits = size.repos <= self.portion.values && size.bytes <= self.portion.bytes;
+        let fits = size.repos <= self.capacity.values && size.bytes <= self.capacity.bytes;
         if !fits && !self.scope.is_empty() {
             return false;
         }
@@ -267,22 +275,22 @@ impl<'w> Gatherer<'w> {
         true
     }
 
-    /// Adds roots of a repository, as many as there is room for. Gives how far it came.
+    /// Adds root events of a repository, as many as there is room for. Returns the arrival up to which they were added.
     pub(super) fn add_roots(&mut self, key: RepoKey, after: Seq, up_to: Seq) -> Seq {
-        let Some(repo) = self.wants.repo(key) else { return up_to };
-        let roots = repo.span(after, up_to);
-        let by_values = self.portion.values.saturating_sub(self.size.roots);
-        let by_bytes = self.portion.bytes.saturating_sub(self.size.bytes) / (3 * ID_BYTES);
-        let room = if self.scope.is_empty() { by_values.min(by_bytes).max(1) } else { by_values.min(by_bytes) };
-        let taken = roots.len().min(room);
-        let reached = if taken == roots.len() {
+        let Some(repo) = self.repo_index.repo(key) else { return up_to };
+        let roots = repo.roots_between(after, up_to);
+        let by_values = self.capacity.values.saturating_sub(self.size.roots);
+        let by_bytes = self.capacity.bytes.saturating_sub(self.size.bytes) / (3 * ID_BYTES);
+        let free = if self.scope.is_empty() { by_values.min(by_bytes).max(1) } else { by_values.min(by_bytes) };
+        let added = roots.len().min(free);
+        let reached = if added == roots.len() {
             up_to
         } else {
-            roots.get(..taken).and_then(<[_]>::last).map_or(after, |root| root.seq)
+            roots.get(..added).and_then(<[_]>::last).map_or(after, |root| root.seq)
         };
-        if taken > 0 {
-            self.size.add_roots(taken);
-            self.scope.roots.push(Span { repo: key, after, up_to: reached });
+        if added > 0 {
+            self.size.add_roots(added);
+            self.scope.roots.push(RootRange { repo: key, after, up_to: reached });
         }
         reached
     }

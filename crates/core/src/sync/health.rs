@@ -1,115 +1,134 @@
-//! How a relay has been, and when it may be dialled or asked again.
+//! Health of a relay: connection failures, backoff and rate-limit cooldown. Decides when the relay may be dialled and when
+//! requests may be sent.
 //!
-//! Within a process only the monotonic clock counts; wall times are kept for the row that another process reads.
+//! Within a process only the monotonic clock counts. Wall clock times are kept for the stored record, which the next
+//! process reads. See `docs/design/sync.md#health-and-backoff`.
 
-use super::relay_record::HealthRow;
+use super::relay_record::HealthRecord;
 use crate::limits;
-use crate::time::{Moment, Now, Timestamp};
+use crate::time::{MonoTime, Now, Timestamp};
 
-/// How long to wait after failures. An operator may set both.
+/// Delays after connection failures. Both are settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackoffConfig {
-    /// Seconds after the first failure; they double with each further one.
+    /// Delay after the first failure. Doubles with each further failure.
     pub base_secs: u64,
-    /// Seconds at most, while the relay is not dead.
+    /// Maximum delay while the relay is not dead.
     pub max_secs: u64,
 }
 
 impl Default for BackoffConfig {
-    /// Five seconds, so that a restart of the other side is hardly missed; an hour, so that nobody is pestered.
+    /// Five seconds, so that sync resumes quickly after a restart of the relay; one hour, so that an unreachable relay is
+    /// not dialled too often.
     fn default() -> Self {
         Self { base_secs: 5, max_secs: 60 * 60 }
     }
 }
 
-/// How a relay is. The numbers are those of the metric.
+/// Health status of a relay. The numbers are the values of the metric.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Status {
+pub enum HealthStatus {
     /// Connected, and stable for five minutes.
     Healthy = 1,
-    /// Not connected, or not for long, and nothing is known against it.
+    /// Not connected, or connected for less than five minutes, without known problems.
     Disconnected = 2,
-    /// It cannot be reached, does not hold its connections, or wants nothing to do with us.
+    /// The last connection attempts failed, connections do not last, or the relay is parked.
     Degraded = 3,
-    /// Nothing but failures for a day. It is tried once a day.
+    /// Only failures for a day. Dialled once a day.
     Dead = 4,
-    /// It wants less of us and is left in peace for a while.
+    /// In the cooldown after a rate limit.
     RateLimited = 5,
 }
 
-/// Whose fault a failure is (rule M10).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Blame {
-    /// Others can be reached, this one cannot.
-    Theirs,
-    /// Nobody can be reached.
-    Ours,
+impl HealthStatus {
+    /// Returns the label of the status on the status page and in its JSON. Labels are stable.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Disconnected => "disconnected",
+            Self::Degraded => "degraded",
+            Self::Dead => "dead",
+            Self::RateLimited => "rate_limited",
+        }
+    }
 }
 
-/// What follows from a failure.
+/// Cause of a connection failure. A failure counts against the relay only if another relay was heard recently; otherwise
+/// the own network is considered down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Verdict {
-    /// When to dial again.
-    pub next: Moment,
-    /// With this failure the relay counts as dead.
-    pub died: bool,
+pub enum FailureCause {
+    /// Other relays are reachable, this one is not.
+    Relay,
+    /// No relay is reachable.
+    OwnNetwork,
 }
 
-/// A point in time on both clocks, as they were when it was fixed.
+/// Result of a connection failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailureOutcome {
+    /// Time of the next connection attempt.
+    pub retry_at: MonoTime,
+    /// The relay became dead with this failure.
+    pub became_dead: bool,
+}
+
+/// A point in time on both clocks, computed from their values when it was set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Due {
-    mono: Moment,
+struct Deadline {
+    mono: MonoTime,
     wall: Timestamp,
 }
 
-impl Due {
+impl Deadline {
     fn after_millis(now: Now, millis: u64) -> Self {
-        Self { mono: Moment(now.mono.0.saturating_add(millis)), wall: now.wall.plus_secs(millis.div_ceil(1_000)) }
+        Self { mono: MonoTime(now.mono.0.saturating_add(millis)), wall: now.wall.plus_secs(millis.div_ceil(1_000)) }
     }
 
     fn after_secs(now: Now, secs: u64) -> Self {
         Self { mono: now.mono.plus_secs(secs), wall: now.wall.plus_secs(secs) }
     }
 
-    /// What a row says, if that is still to come; not further away than anything we would have written. Rows have whole
-    /// seconds, and both clocks may have been cut to them: one second more, or it would be too early.
-    fn restored(row: Option<Timestamp>, now: Now, most_secs: u64) -> Option<Self> {
-        let wall = row?;
-        let secs = wall.secs_since(now.wall).min(most_secs);
-        let due = || Self { mono: now.mono.plus_secs((secs + 1).min(most_secs)), wall: now.wall.plus_secs(secs) };
+    /// Converts a stored time. Returns `None` if it has passed. The result is at most `max_secs` away, the longest delay
+    /// that would have been stored. Stored times are rounded to seconds on both clocks, so one second is added; otherwise
+    /// the deadline could be too early.
+    fn from_record(record: Option<Timestamp>, now: Now, max_secs: u64) -> Option<Self> {
+        let wall = record?;
+        let secs = wall.secs_since(now.wall).min(max_secs);
+        let due = || Self { mono: now.mono.plus_secs((secs + 1).min(max_secs)), wall: now.wall.plus_secs(secs) };
         (secs > 0).then(due)
     }
 }
 
-/// A relay's health.
+/// Health of a relay.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub struct RelayHealth {
     config: BackoffConfig,
     failures: u32,
-    /// How long they have lasted, up to the newest. The time of our own outages is not in it.
+    /// Time from the first to the latest of these failures, without outages of the own network.
     failing_millis: u64,
-    /// Since when the time is theirs. Stopped by an outage of ours.
-    failing_clock: Option<Moment>,
+    /// Time from which `failing_millis` continues. `None` during an outage of the own network.
+    failing_counted_from: Option<MonoTime>,
     last_failure_at: Option<Timestamp>,
     last_success_at: Option<Timestamp>,
-    up_since: Option<Moment>,
-    /// Connections in a row that ended before they were stable.
-    flaps: u32,
-    next_dial: Due,
-    quiet: Option<Due>,
-    strikes: u32,
+    connected_since: Option<MonoTime>,
+    /// Consecutive connections that ended before they were stable.
+    short_connections: u32,
+    next_dial: Deadline,
+    cooldown: Option<Deadline>,
+    rate_limit_count: u32,
     parked: bool,
 }
 
-impl Health {
-    /// Begins with what an earlier process has written down. A row that cannot be true, because a clock was set or the
-    /// settings have changed, delays nothing for longer than a new one would.
+impl RelayHealth {
+    /// Restores the health from a stored record. A record that is implausible, because a clock was set or the settings have
+    /// changed, delays nothing for longer than a new failure would.
     #[must_use]
-    pub fn new(config: BackoffConfig, row: &HealthRow, now: Now) -> Self {
-        let last_failure_at = row.last_failure_at.map(|at| at.min(now.wall));
-        let is_old = last_failure_at.is_some_and(|at| now.wall.secs_since(at) > limits::HEALTH_MEMORY_SECS);
-        let failures = if is_old { 0 } else { row.failures };
-        let failing_secs = match (last_failure_at, row.failing_since) {
+    pub fn new(config: BackoffConfig, record: &HealthRecord, now: Now) -> Self {
+        let last_failure_at = record.last_failure_at.map(|at| at.min(now.wall));
+        let is_old = last_failure_at.is_some_and(|at| now.wall.secs_since(at) > limits::RELAY_HEALTH_MEMORY_SECS);
+        let failures = if is_old { 0 } else { record.failures };
+        let failing_secs = match (last_failure_at, record.failing_since) {
             (Some(last), Some(since)) if failures > 0 => last.secs_since(since),
             _ => 0,
         };
@@ -117,247 +136,261 @@ impl Health {
             config,
             failures,
             failing_millis: failing_secs.saturating_mul(1_000),
-            // The time in which there was no process counts for nobody.
-            failing_clock: (failures > 0).then_some(now.mono),
+            // The time without a process does not count as failing.
+            failing_counted_from: (failures > 0).then_some(now.mono),
             last_failure_at,
-            last_success_at: row.last_success_at.map(|at| at.min(now.wall)),
-            up_since: None,
-            flaps: 0,
-            next_dial: Due { mono: now.mono, wall: now.wall },
-            quiet: None,
-            strikes: 0,
-            parked: row.parked,
+            last_success_at: record.last_success_at.map(|at| at.min(now.wall)),
+            connected_since: None,
+            short_connections: 0,
+            next_dial: Deadline { mono: now.mono, wall: now.wall },
+            cooldown: None,
+            rate_limit_count: 0,
+            parked: record.parked,
         };
-        let is_rare = health.parked || health.is_dead();
-        let most = if is_rare { limits::PROBE_SECS + limits::PROBE_SPREAD_SECS } else { health.longest_secs() };
-        health.next_dial = Due::restored(row.next_retry_at, now, most).unwrap_or(health.next_dial);
-        health.quiet = Due::restored(row.quiet_until, now, limits::MAX_QUIET_SECS);
-        let is_calm = row.quiet_until.is_none_or(|until| now.wall.secs_since(until) >= limits::CALM_SECS);
-        if !is_calm {
-            health.strikes = row.strikes;
-            // Already over, but not long ago.
-            health.quiet = health.quiet.or(Some(Due { mono: now.mono, wall: now.wall }));
+        let is_probed_daily = health.parked || health.is_dead();
+        let most = if is_probed_daily {
+            limits::DEAD_RELAY_PROBE_SECS + limits::DEAD_RELAY_PROBE_SPREAD_SECS
+        } else {
+            health.max_backoff_secs()
+        };
+        health.next_dial = Deadline::from_record(record.next_retry_at, now, most).unwrap_or(health.next_dial);
+        health.cooldown = Deadline::from_record(record.cooldown_until, now, limits::MAX_RATE_LIMIT_COOLDOWN_SECS);
+        let has_calmed_down =
+            record.cooldown_until.is_none_or(|until| now.wall.secs_since(until) >= limits::RATE_LIMIT_RESET_SECS);
+        if !has_calmed_down {
+            health.rate_limit_count = record.rate_limit_count;
+            // The cooldown is over, but the calm period is not.
+            health.cooldown = health.cooldown.or(Some(Deadline { mono: now.mono, wall: now.wall }));
         }
         health
     }
 
-    /// What is to be written down.
+    /// Returns the record to store.
     #[must_use]
-    pub fn row(&self, now: Now) -> HealthRow {
+    pub fn to_record(&self, now: Now) -> HealthRecord {
         let is_failing = self.failures > 0;
-        let begun = |last: Timestamp| Timestamp(last.0.saturating_sub(self.failing_millis / 1_000));
-        let quiet = self.quiet.filter(|_| !self.is_calm(now));
-        HealthRow {
+        let first_failure = |last: Timestamp| Timestamp(last.0.saturating_sub(self.failing_millis / 1_000));
+        let cooldown = self.cooldown.filter(|_| !self.has_calmed_down(now));
+        HealthRecord {
             failures: self.failures,
-            failing_since: self.last_failure_at.filter(|_| is_failing).map(begun),
+            failing_since: self.last_failure_at.filter(|_| is_failing).map(first_failure),
             last_failure_at: self.last_failure_at,
             last_success_at: self.last_success_at,
             next_retry_at: (self.next_dial.mono > now.mono).then_some(self.next_dial.wall),
-            quiet_until: quiet.map(|due| due.wall),
-            strikes: if quiet.is_some() { self.strikes } else { 0 },
+            cooldown_until: cooldown.map(|due| due.wall),
+            rate_limit_count: if cooldown.is_some() { self.rate_limit_count } else { 0 },
             parked: self.parked,
         }
     }
 
-    /// A connection did not come about. `chance` is any number.
-    pub fn failed(&mut self, now: Now, blame: Blame, chance: u64) -> Verdict {
-        self.up_since = None;
+    /// Records a failed connection attempt. `random` is an arbitrary number for the jitter.
+    pub fn record_failure(&mut self, now: Now, cause: FailureCause, random: u64) -> FailureOutcome {
+        self.connected_since = None;
         let was_dead = self.is_dead();
-        match blame {
-            Blame::Ours => {
-                self.failing_clock = None;
-                let least = self.config.base_secs.clamp(1, limits::OUR_RETRY_SECS) * 1_000;
-                let span = limits::OUR_RETRY_SECS * 1_000 - least + 1;
-                self.next_dial = Due::after_millis(now, least + chance % span);
+        match cause {
+            FailureCause::OwnNetwork => {
+                self.failing_counted_from = None;
+                let min_millis = self.config.base_secs.clamp(1, limits::MAX_OFFLINE_RETRY_SECS) * 1_000;
+                let span = limits::MAX_OFFLINE_RETRY_SECS * 1_000 - min_millis + 1;
+                self.next_dial = Deadline::after_millis(now, min_millis + random % span);
             }
-            Blame::Theirs => {
+            FailureCause::Relay => {
                 if self.failures == 0 {
                     self.failing_millis = 0;
-                } else if let Some(since) = self.failing_clock {
+                } else if let Some(since) = self.failing_counted_from {
                     self.failing_millis = self.failing_millis.saturating_add(now.mono.0.saturating_sub(since.0));
                 }
                 self.failures = self.failures.saturating_add(1);
-                self.failing_clock = Some(now.mono);
+                self.failing_counted_from = Some(now.mono);
                 self.last_failure_at = Some(now.wall);
-                let is_rare = self.parked || self.is_dead();
-                let wait = if is_rare { probe_millis(chance) } else { self.backoff_millis(self.failures, chance) };
-                self.next_dial = Due::after_millis(now, wait);
+                let is_probed_daily = self.parked || self.is_dead();
+                let wait = if is_probed_daily { probe_millis(random) } else { self.backoff_millis(self.failures, random) };
+                self.next_dial = Deadline::after_millis(now, wait);
             }
         }
-        Verdict { next: self.next_dial(), died: self.is_dead() && !was_dead }
+        FailureOutcome { retry_at: self.next_dial_at(), became_dead: self.is_dead() && !was_dead }
     }
 
-    /// A connection stands.
-    pub fn connected(&mut self, now: Now) {
+    /// Records an established connection.
+    pub fn record_connected(&mut self, now: Now) {
         self.failures = 0;
         self.failing_millis = 0;
-        self.failing_clock = None;
+        self.failing_counted_from = None;
         self.last_success_at = Some(now.wall);
-        self.up_since = Some(now.mono);
-        // What was planned for the case that it cannot be reached is void.
-        self.next_dial = Due { mono: now.mono, wall: now.wall };
+        self.connected_since = Some(now.mono);
+        // A backoff that was set before no longer applies.
+        self.next_dial = Deadline { mono: now.mono, wall: now.wall };
     }
 
-    /// A connection has ended, not by us. When to dial again.
-    pub fn lost(&mut self, now: Now, chance: u64) -> Moment {
-        let Some(since) = self.up_since.take() else { return self.left(now) };
+    /// Records that a connection ended and was not closed by us. Returns when to dial again.
+    pub fn record_lost(&mut self, now: Now, random: u64) -> MonoTime {
+        let Some(since) = self.connected_since.take() else { return self.record_closed(now) };
         let is_stable = is_stable(since, now);
-        self.flaps = if is_stable { 0 } else { self.flaps.saturating_add(1) };
-        let soonest = limits::REDIAL_SECS * 1_000;
+        self.short_connections = if is_stable { 0 } else { self.short_connections.saturating_add(1) };
+        let min_delay = limits::MIN_REDIAL_SECS * 1_000;
         let wait = match self.parked {
-            // It was parked just now, or it has not changed its mind while it was probed.
-            true if self.next_dial.mono > now.mono => soonest,
-            true => probe_millis(chance),
-            false if is_stable => soonest,
-            false => self.backoff_millis(self.flaps, chance).max(soonest),
+            // Either it was parked in this connection and the next probe is set, or the probe found no change.
+            true if self.next_dial.mono > now.mono => min_delay,
+            true => probe_millis(random),
+            false if is_stable => min_delay,
+            false => self.backoff_millis(self.short_connections, random).max(min_delay),
         };
-        self.put_off(Due::after_millis(now, wait));
-        self.next_dial()
+        self.postpone(Deadline::after_millis(now, wait));
+        self.next_dial_at()
     }
 
-    /// A connection has ended by our wish, which says nothing about the relay. When it may be dialled again.
-    pub fn left(&mut self, now: Now) -> Moment {
-        if self.up_since.take().is_some_and(|since| is_stable(since, now)) {
-            self.flaps = 0;
+    /// Records that we closed a connection, which does not change the health. Returns when the relay may be dialled again.
+    pub fn record_closed(&mut self, now: Now) -> MonoTime {
+        if self.connected_since.take().is_some_and(|since| is_stable(since, now)) {
+            self.short_connections = 0;
         }
-        self.put_off(Due::after_secs(now, limits::REDIAL_SECS));
-        self.next_dial()
+        self.postpone(Deadline::after_secs(now, limits::MIN_REDIAL_SECS));
+        self.next_dial_at()
     }
 
-    /// It wants less of us. Until when nothing is asked of it. The answers to what was asked before it said so count as
-    /// one complaint, but its quiet begins with the last of them.
-    pub fn limited(&mut self, now: Now) -> Moment {
-        if self.quiet.is_some_and(|quiet| quiet.mono > now.mono) {
-            let secs = doubled(limits::QUIET_SECS, self.strikes, limits::MAX_QUIET_SECS);
-            let quiet = Due::after_secs(now, secs);
-            self.quiet = Some(quiet);
-            return quiet.mono;
+    /// Records a rate limit. Returns the end of the cooldown. Further rate limits during the cooldown answer requests that
+    /// were sent before, so they do not count again, but the cooldown starts anew with the last of them.
+    pub fn record_rate_limit(&mut self, now: Now) -> MonoTime {
+        if self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono) {
+            let secs = doubling_backoff(
+                limits::RATE_LIMIT_COOLDOWN_SECS,
+                self.rate_limit_count,
+                limits::MAX_RATE_LIMIT_COOLDOWN_SECS,
+            );
+            let cooldown = Deadline::after_secs(now, secs);
+            self.cooldown = Some(cooldown);
+            return cooldown.mono;
         }
-        if self.is_calm(now) {
-            self.strikes = 0;
+        if self.has_calmed_down(now) {
+            self.rate_limit_count = 0;
         }
-        self.strikes = self.strikes.saturating_add(1);
-        let secs = doubled(limits::QUIET_SECS, self.strikes, limits::MAX_QUIET_SECS);
-        let quiet = Due::after_secs(now, secs);
-        self.quiet = Some(quiet);
-        quiet.mono
+        self.rate_limit_count = self.rate_limit_count.saturating_add(1);
+        let secs = doubling_backoff(
+            limits::RATE_LIMIT_COOLDOWN_SECS,
+            self.rate_limit_count,
+            limits::MAX_RATE_LIMIT_COOLDOWN_SECS,
+        );
+        let cooldown = Deadline::after_secs(now, secs);
+        self.cooldown = Some(cooldown);
+        cooldown.mono
     }
 
-    /// It wants nothing to do with us. From now on it is probed once a day. When next.
-    pub fn park(&mut self, now: Now, chance: u64) -> Moment {
+    /// Parks the relay, because it does not serve us by policy: it is probed once a day. Returns the time of the next probe.
+    pub fn park(&mut self, now: Now, random: u64) -> MonoTime {
         self.parked = true;
-        self.next_dial = Due::after_millis(now, probe_millis(chance));
-        self.next_dial()
+        self.next_dial = Deadline::after_millis(now, probe_millis(random));
+        self.next_dial_at()
     }
 
-    /// It has served us after all, or the operator believes that it will. When it is dialled does not change; see
-    /// [`retry_now`](Self::retry_now).
+    /// Ends the parking, because the relay has served us or the operator resumed it. Does not change when it is dialled;
+    /// see [`retry_now`](Self::retry_now).
     pub fn unpark(&mut self) {
         self.parked = false;
     }
 
-    /// Whether it wants nothing to do with us.
+    /// Returns whether the relay is parked.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.parked
     }
 
-    /// Until when nothing is asked of it. May be over.
+    /// Returns the end of the last cooldown, which may have passed.
     #[must_use]
-    pub fn quiet_until(&self) -> Option<Moment> {
-        self.quiet.map(|due| due.mono)
+    pub fn cooldown_until(&self) -> Option<MonoTime> {
+        self.cooldown.map(|due| due.mono)
     }
 
-    /// When it may be dialled. May be over. A relay that wants to be left in peace is not dialled either (rule B7).
+    /// Returns when the relay may be dialled, which may have passed. A relay in its cooldown is not dialled.
     #[must_use]
-    pub fn next_dial(&self) -> Moment {
-        self.next_dial.mono.max(self.quiet_until().unwrap_or_default())
+    pub fn next_dial_at(&self) -> MonoTime {
+        self.next_dial.mono.max(self.cooldown_until().unwrap_or_default())
     }
 
-    /// Forgets that it wants to be left in peace: a deliberate mistake.
-    pub(super) fn forget_quiet(&mut self) {
-        self.quiet = None;
+    /// Removes the cooldown. Only for fault injection.
+    pub(super) fn clear_cooldown(&mut self) {
+        self.cooldown = None;
     }
 
-    /// The operator wants it dialled now. It is asked things at once, too; what it has complained about is remembered.
+    /// Allows an immediate connection attempt and ends the cooldown, on request of the operator. The rate limit count is
+    /// kept.
     pub fn retry_now(&mut self, now: Now) {
-        self.next_dial = Due { mono: now.mono, wall: now.wall };
-        if let Some(quiet) = &mut self.quiet
-            && quiet.mono > now.mono
+        self.next_dial = Deadline { mono: now.mono, wall: now.wall };
+        if let Some(cooldown) = &mut self.cooldown
+            && cooldown.mono > now.mono
         {
-            *quiet = Due { mono: now.mono, wall: now.wall };
+            *cooldown = Deadline { mono: now.mono, wall: now.wall };
         }
     }
 
-    /// Failures in a row.
+    /// Returns the number of consecutive connection failures.
     #[must_use]
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// How it is.
+    /// Returns the health status.
     #[must_use]
-    pub fn status(&self, now: Now) -> Status {
-        if self.quiet.is_some_and(|quiet| quiet.mono > now.mono) {
-            return Status::RateLimited;
+    pub fn status(&self, now: Now) -> HealthStatus {
+        if self.cooldown.is_some_and(|cooldown| cooldown.mono > now.mono) {
+            return HealthStatus::RateLimited;
         }
         if self.is_dead() {
-            return Status::Dead;
+            return HealthStatus::Dead;
         }
-        match self.up_since {
-            _ if self.parked => Status::Degraded,
-            Some(since) if is_stable(since, now) => Status::Healthy,
-            Some(_) => Status::Disconnected,
-            None if self.failures > 0 || self.flaps > 0 => Status::Degraded,
-            None => Status::Disconnected,
+        match self.connected_since {
+            _ if self.parked => HealthStatus::Degraded,
+            Some(since) if is_stable(since, now) => HealthStatus::Healthy,
+            Some(_) => HealthStatus::Disconnected,
+            None if self.failures > 0 || self.short_connections > 0 => HealthStatus::Degraded,
+            None => HealthStatus::Disconnected,
         }
     }
 
     fn is_dead(&self) -> bool {
-        self.failures > 0 && self.failing_millis >= limits::DEAD_SECS * 1_000
+        self.failures > 0 && self.failing_millis >= limits::RELAY_DEAD_SECS * 1_000
     }
 
-    /// Whether its last complaint is long enough ago to be forgotten.
-    fn is_calm(&self, now: Now) -> bool {
-        self.quiet.is_none_or(|quiet| now.mono >= quiet.mono.plus_secs(limits::CALM_SECS))
+    /// Returns whether the calm period after the last rate limit is over, so that the count starts anew.
+    fn has_calmed_down(&self, now: Now) -> bool {
+        self.cooldown.is_none_or(|cooldown| now.mono >= cooldown.mono.plus_secs(limits::RATE_LIMIT_RESET_SECS))
     }
 
-    /// Moves the next attempt, but never closer.
-    fn put_off(&mut self, due: Due) {
+    /// Moves the next connection attempt to a later time, never to an earlier one.
+    fn postpone(&mut self, due: Deadline) {
         if due.mono > self.next_dial.mono {
             self.next_dial = due;
         }
     }
 
-    /// The wait after a failure or a connection that did not last, give or take a fifth.
-    fn backoff_millis(&self, in_a_row: u32, chance: u64) -> u64 {
+    /// Returns the delay after a failure or a short connection, with a jitter of ±20 %.
+    fn backoff_millis(&self, count: u32, random: u64) -> u64 {
         let base = self.config.base_secs.max(1);
-        let millis = doubled(base, in_a_row, self.config.max_secs.max(base)).saturating_mul(1_000);
+        let millis = doubling_backoff(base, count, self.config.max_secs.max(base)).saturating_mul(1_000);
         let fifth = millis / 5;
-        (millis - fifth).saturating_add(chance % (fifth.saturating_mul(2).saturating_add(1)))
+        (millis - fifth).saturating_add(random % (fifth.saturating_mul(2).saturating_add(1)))
     }
 
-    /// Seconds that no wait exceeds while the relay is neither dead nor parked.
-    fn longest_secs(&self) -> u64 {
-        let most = self.config.max_secs.max(self.config.base_secs).max(limits::OUR_RETRY_SECS);
+    /// Returns the longest delay while the relay is neither dead nor parked.
+    fn max_backoff_secs(&self) -> u64 {
+        let most = self.config.max_secs.max(self.config.base_secs).max(limits::MAX_OFFLINE_RETRY_SECS);
         most.saturating_add(most / 5).saturating_add(1)
     }
 }
 
-/// `base` the first time, twice as much each further time, at most `most`.
-fn doubled(base: u64, times: u32, most: u64) -> u64 {
+/// Returns `base`, doubled for each time after the first, at most `most`.
+fn doubling_backoff(base: u64, times: u32, most: u64) -> u64 {
     let factor = 1_u64.checked_shl(times.saturating_sub(1)).unwrap_or(u64::MAX);
     base.saturating_mul(factor).min(most)
 }
 
-/// A day, an hour more or less.
-fn probe_millis(chance: u64) -> u64 {
-    let spread = limits::PROBE_SPREAD_SECS * 1_000;
-    limits::PROBE_SECS * 1_000 - spread + chance % (2 * spread + 1)
+/// Returns the delay until the next probe of a dead or parked relay: a day, ± one hour.
+fn probe_millis(random: u64) -> u64 {
+    let spread = limits::DEAD_RELAY_PROBE_SPREAD_SECS * 1_000;
+    limits::DEAD_RELAY_PROBE_SECS * 1_000 - spread + random % (2 * spread + 1)
 }
 
-fn is_stable(since: Moment, now: Now) -> bool {
-    now.mono.since(since).as_secs() >= limits::STABLE_SECS
+fn is_stable(since: MonoTime, now: Now) -> bool {
+    now.mono.since(since).as_secs() >= limits::RELAY_STABLE_SECS
 }
 
 #[cfg(test)]

@@ -1,288 +1,329 @@
-//! Events on their way to a verdict, and who waits for it.
+//! Submitted events without a result, and the batches that wait for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::batch::BatchId;
-use super::fault_injection::Flaw;
-use super::io::{Judgement, Output, Row, RowKey, Session, Standing, SubId, Submission, Ticket, Via};
-use super::recent_arrivals::Tick;
-use super::rejected::{Offered, Why, Woken};
-use super::relay::LinkId;
+use super::fault_injection::SyncFault;
+use super::io::{
+    EventPresence, SessionId, SubmitResult, SubscriptionId, SyncOutput, SyncRow, SyncRowKey, SyncSource,
+    SyncSubmission, SyncSubmissionId,
+};
+use super::recent_arrivals::ArrivalTick;
+use super::rejected::{OfferResult, RejectionClass, WokenEvents};
+use super::relay::RelayId;
 use super::relay_url::RelayUrl;
-use super::{Syncer, layer};
+use super::{SyncMachine, rejected_layer};
 use crate::limits;
 use crate::nostr::event::{Event, EventId};
-use crate::nostr::rejection::Refusal;
+use crate::nostr::rejection::Rejection;
 use crate::time::Timestamp;
 
-/// Identity is id and signature: a forgery must not hide the honest copy.
+/// Identity of an event in flight. It includes the signature, so that a forged copy cannot hide the real event.
 type Identity = (EventId, [u8; 64]);
 
-/// All events on their way.
+/// All submitted events without a result.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    flights: BTreeMap<Ticket, Flight>,
-    tickets: BTreeMap<Identity, Ticket>,
+pub(super) struct InFlightEvents {
+    events: BTreeMap<SyncSubmissionId, InFlightEvent>,
+    ids: BTreeMap<Identity, SyncSubmissionId>,
 }
 
+/// One submitted event without a result.
 #[derive(Debug)]
-struct Flight {
+struct InFlightEvent {
     event: Arc<Event>,
-    waiters: Vec<Waiter>,
-    /// Relays that had it when it was refused before, connected or not.
+    waiters: Vec<EventWaiter>,
+    /// Relays that offered it when it was rejected before, connected or not.
     offered: Vec<RelayUrl>,
     /// When it was submitted.
-    at: Tick,
+    submitted_at: ArrivalTick,
 }
 
-/// Somebody who brought an event. If its session has ended, nobody waits.
+/// A delivery of an event that waits for its result. It is ignored if its session has ended.
 #[derive(Clone, Copy, Debug)]
-struct Waiter {
-    link: LinkId,
-    session: Session,
+struct EventWaiter {
+    relay: RelayId,
+    session: SessionId,
     batch: Option<BatchId>,
-    via: Via,
-    wide: bool,
-    /// It was submitted again, and its catch-up waits for it.
-    loose: bool,
+    source: SyncSource,
+    is_wide: bool,
+    /// Whether it was resubmitted after a rejection. Then the historic run waits for it.
+    is_resubmitted: bool,
 }
 
-impl Flights {
+impl InFlightEvents {
     pub(super) fn len(&self) -> usize {
-        self.flights.len()
+        self.events.len()
     }
 
-    /// The oldest event of each relay that came live and has not been judged: no batch waits for it, so nothing else would
-    /// know of it after a crash.
-    pub(super) fn unjudged(&self) -> BTreeMap<LinkId, Timestamp> {
+    /// Returns, per relay, the creation time of the oldest live event without a result. No batch waits for such an
+    /// event, so after a crash nothing else would lead to it.
+    pub(super) fn oldest_pending_live_events(&self) -> BTreeMap<RelayId, Timestamp> {
         let mut oldest = BTreeMap::new();
-        for flight in self.flights.values() {
-            for waiter in flight.waiters.iter().filter(|waiter| waiter.batch.is_none()) {
-                let at = flight.event.created_at;
-                oldest.entry(waiter.link).and_modify(|oldest: &mut Timestamp| *oldest = at.min(*oldest)).or_insert(at);
+        for entry in self.events.values() {
+            for waiter in entry.waiters.iter().filter(|waiter| waiter.batch.is_none()) {
+                let at = entry.event.created_at;
+                oldest.entry(waiter.relay).and_modify(|oldest: &mut Timestamp| *oldest = at.min(*oldest)).or_insert(at);
             }
         }
         oldest
     }
 }
 
-impl Syncer {
-    /// A relay sends an event.
-    pub(super) fn event(&mut self, id: LinkId, session: Session, heard: (SubId, Arc<Event>, Standing)) {
-        let (sub, event, standing) = heard;
-        let Some((delivery, via)) = self.with(id, |link, ctx| {
-            let delivery = link.deliver(ctx, sub, &event);
-            let batch = delivery.batch.and_then(|id| link.up().and_then(|up| up.batches.get(&id)));
-            let via = batch.map_or(Via::Live, |batch| batch.via);
-            (delivery, via)
+impl SyncMachine {
+    /// Handles an event from a relay.
+    pub(super) fn on_event(
+        &mut self,
+        id: RelayId,
+        session: SessionId,
+        (sub, event, presence): (SubscriptionId, Arc<Event>, EventPresence),
+    ) {
+        let Some((delivery, source)) = self.with_relay(id, |relay, ctx| {
+            let delivery = relay.attribute_event(ctx, sub, &event);
+            let batch =
+                delivery.batch.and_then(|id| relay.connection().and_then(|connection| connection.batches.get(&id)));
+            let source = batch.map_or(SyncSource::Live, |batch| batch.source);
+            (delivery, source)
         }) else {
             return;
         };
-        if delivery.late {
-            self.hang_up(id);
+        if delivery.is_late {
+            self.disconnect(id);
         }
-        if standing == Standing::Known {
-            self.wide_delivery(id, delivery.wide, true);
+        if presence == EventPresence::Known {
+            self.count_wide_delivery(id, delivery.is_wide, true);
             return;
         }
-        let waiter = Waiter { link: id, session, batch: delivery.batch, via, wide: delivery.wide, loose: false };
-        let relay = self.links.get(&id).map(|link| link.url.clone()).unwrap_or_default();
-        if let Offered::Refused(row) = self.refused.offered(&event.id, &relay) {
+        let waiter = EventWaiter {
+            relay: id,
+            session,
+            batch: delivery.batch,
+            source,
+            is_wide: delivery.is_wide,
+            is_resubmitted: false,
+        };
+        let url = self.relays.get(&id).map(|relay| relay.url.clone()).unwrap_or_default();
+        if let OfferResult::Rejected(row) = self.rejected.record_offer(&event.id, &url) {
             if let Some(row) = row {
-                self.out.push_back(Output::Remember(Row::Refused(row)));
+                self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Rejected(row)));
             }
-            self.wide_delivery(id, delivery.wide, false);
-            if self.flawed(Flaw::PermitTwice) {
-                self.out.push_back(Output::Release(session));
+            self.count_wide_delivery(id, delivery.is_wide, false);
+            if self.has_fault(SyncFault::PermitReleasedTwice) {
+                self.outputs.push_back(SyncOutput::ReleasePermit(session));
             }
-            return self.out.push_back(Output::Release(session));
+            return self.outputs.push_back(SyncOutput::ReleasePermit(session));
         }
         let identity = self.identity(&event);
-        if let Some(flight) =
-            self.flights.tickets.get(&identity).and_then(|ticket| self.flights.flights.get_mut(ticket))
-            && !super::fault_injection::makes(self.config.flaw, Flaw::JudgedTwice)
+        if let Some(entry) = self.in_flight.ids.get(&identity).and_then(|id| self.in_flight.events.get_mut(id))
+            && !super::fault_injection::is_injected(self.config.fault, SyncFault::SubmittedTwice)
         {
-            flight.waiters.push(waiter);
-            self.await_verdict(waiter);
-            return self.out.push_back(Output::Release(session));
+            entry.waiters.push(waiter);
+            self.count_pending(waiter);
+            return self.outputs.push_back(SyncOutput::ReleasePermit(session));
         }
         self.submit(event, Some(session), vec![waiter], Vec::new());
-        self.await_verdict(waiter);
+        self.count_pending(waiter);
     }
 
+    /// Returns the identity of an event in flight.
     fn identity(&self, event: &Event) -> Identity {
-        let sig = if self.flawed(Flaw::PoisonedId) { [0; 64] } else { event.sig };
+        let sig = if self.has_fault(SyncFault::InFlightByIdOnly) { [0; 64] } else { event.sig };
         (event.id, sig)
     }
 
-    fn await_verdict(&mut self, waiter: Waiter) {
-        let Some(up) = self.links.get_mut(&waiter.link).and_then(|link| link.session(waiter.session)) else { return };
-        if let Some(batch) = waiter.batch.and_then(|batch| up.batches.get_mut(&batch)) {
-            batch.unjudged += 1;
+    /// Counts an event for the batch or historic run that waits for it.
+    fn count_pending(&mut self, waiter: EventWaiter) {
+        let Some(connection) = self.relays.get_mut(&waiter.relay).and_then(|relay| relay.connection_of(waiter.session))
+        else {
+            return;
+        };
+        if let Some(batch) = waiter.batch.and_then(|batch| connection.batches.get_mut(&batch)) {
+            batch.pending_events += 1;
         }
-        if waiter.loose {
-            up.loose += 1;
+        if waiter.is_resubmitted {
+            connection.resubmitted += 1;
         }
     }
 
-    fn submit(&mut self, event: Arc<Event>, session: Option<Session>, waiters: Vec<Waiter>, offered: Vec<RelayUrl>) {
-        self.next += 1;
-        let ticket = Ticket(self.next);
-        let via = waiters.first().map_or(Via::CatchUp, |waiter| waiter.via);
-        let relay = waiters.first().and_then(|waiter| self.links.get(&waiter.link)).map(|link| link.url.clone());
-        let relay = relay.or_else(|| offered.first().cloned());
+    /// Submits an event to admission.
+    fn submit(
+        &mut self,
+        event: Arc<Event>,
+        session: Option<SessionId>,
+        waiters: Vec<EventWaiter>,
+        offered: Vec<RelayUrl>,
+    ) {
+        self.next_id += 1;
+        let id = SyncSubmissionId(self.next_id);
+        let source = waiters.first().map_or(SyncSource::CatchUp, |waiter| waiter.source);
+        let url = waiters.first().and_then(|waiter| self.relays.get(&waiter.relay)).map(|relay| relay.url.clone());
+        let url = url.or_else(|| offered.first().cloned());
         let identity = self.identity(&event);
-        self.flights.tickets.insert(identity, ticket);
-        self.flights.flights.insert(ticket, Flight { event: event.clone(), waiters, offered, at: self.recent.now() });
-        let relay = relay.unwrap_or_default();
-        self.out.push_back(Output::Submit(Submission { ticket, event, session, relay, via }));
+        self.in_flight.ids.insert(identity, id);
+        self.in_flight.events.insert(
+            id,
+            InFlightEvent { event: event.clone(), waiters, offered, submitted_at: self.recent_arrivals.current_tick() },
+        );
+        let url = url.unwrap_or_default();
+        self.outputs.push_back(SyncOutput::Submit(SyncSubmission { id, event, session, relay: url, source }));
     }
 
-    /// A verdict has come.
-    pub(super) fn judged(&mut self, ticket: Ticket, judgement: Judgement) {
-        let Some(Flight { event, waiters, offered, at }) = self.flights.flights.remove(&ticket) else { return };
+    /// Handles the result of a submitted event.
+    pub(super) fn on_submit_result(&mut self, id: SyncSubmissionId, result: SubmitResult) {
+        let Some(InFlightEvent { event, waiters, offered, submitted_at }) = self.in_flight.events.remove(&id) else {
+            return;
+        };
         let identity = self.identity(&event);
-        if self.flights.tickets.get(&identity) == Some(&ticket) {
-            self.flights.tickets.remove(&identity);
+        if self.in_flight.ids.get(&identity) == Some(&id) {
+            self.in_flight.ids.remove(&identity);
         }
-        if let Judgement::Refused(why) = &judgement
-            && Why::of(why).is_some_and(Why::waits)
-            && self.recent.changes(&event, at)
+        if let SubmitResult::Rejected(rejection) = &result
+            && RejectionClass::from_rejection(rejection).is_some_and(RejectionClass::can_be_resolved)
+            && self.recent_arrivals.may_change_rejection(&event, submitted_at)
         {
-            // What it lacked may have come behind it; whoever waits goes on waiting.
+            // The dependency may have arrived while the event was in flight, so it is submitted again.
             return self.submit(event, None, waiters, offered);
         }
         let now = self.now;
-        let is_new = matches!(judgement, Judgement::Stored | Judgement::Held);
-        let mut first = true;
+        let is_new = matches!(result, SubmitResult::Stored | SubmitResult::Held);
+        let mut is_first = true;
         for waiter in &waiters {
-            let late = self.flawed(Flaw::LateJudgement);
-            let Some(link) = self.links.get_mut(&waiter.link) else { continue };
-            if is_new && first {
-                link.totals.received += 1;
+            let misattributes = self.has_fault(SyncFault::LateResultMisattributed);
+            let Some(relay) = self.relays.get_mut(&waiter.relay) else { continue };
+            if is_new && is_first {
+                relay.totals.received += 1;
             }
-            let complete_at = link.complete_at;
-            let lost_at = link.since;
-            let session = if late { link.current_session().unwrap_or(waiter.session) } else { waiter.session };
-            let Some(up) = link.session(session) else { continue };
-            if waiter.loose {
-                up.loose = up.loose.saturating_sub(1);
-                link.stirred = true;
+            let historic_sync_completed_at = relay.historic_sync_completed_at;
+            let absent_since = relay.catch_up_since;
+            let session =
+                if misattributes { relay.current_session().unwrap_or(waiter.session) } else { waiter.session };
+            let Some(connection) = relay.connection_of(session) else { continue };
+            if waiter.is_resubmitted {
+                connection.resubmitted = connection.resubmitted.saturating_sub(1);
+                relay.has_ready_repos = true;
             }
-            let Some(up) = link.session(session) else { continue };
-            if judgement == Judgement::Forged {
-                up.nonsense += 1;
+            let Some(connection) = relay.connection_of(session) else { continue };
+            if result == SubmitResult::InvalidSignature {
+                connection.invalid_messages += 1;
             }
-            let booked = waiter.batch.map(|batch| if late { up.waiting_batch().unwrap_or(batch) } else { batch });
-            if let Some(batch) = booked.and_then(|batch| up.batches.get_mut(&batch)) {
-                batch.unjudged = batch.unjudged.saturating_sub(1);
-                if is_new && first {
+            let counted = waiter.batch.map(|batch| {
+                if misattributes { connection.first_batch_with_pending_events().unwrap_or(batch) } else { batch }
+            });
+            if let Some(batch) = counted.and_then(|batch| connection.batches.get_mut(&batch)) {
+                batch.pending_events = batch.pending_events.saturating_sub(1);
+                if is_new && is_first {
                     batch.events += 1;
-                    // It was made while everything here was followed live and complete: it should have come then.
-                    let from = complete_at.map(|at| at.plus_secs(limits::SYNC_OVERLAP_SECS));
-                    let live = from.is_some_and(|from| event.created_at > from)
-                        && lost_at.is_none_or(|lost| event.created_at < lost);
-                    if live && event.created_at < now.wall && batch.since.is_none() == (batch.via == Via::Daily) {
+                    // A gap: it was created while everything of this relay was live and complete.
+                    let from = historic_sync_completed_at.map(|at| at.plus_secs(limits::SYNC_OVERLAP_SECS));
+                    let is_gap = from.is_some_and(|from| event.created_at > from)
+                        && absent_since.is_none_or(|since| event.created_at < since);
+                    if is_gap
+                        && event.created_at < now.wall
+                        && batch.since.is_none() == (batch.source == SyncSource::Daily)
+                    {
                         batch.gaps.0 += 1;
                         if batch.gaps.1.len() < 3 {
                             batch.gaps.1.push(event.id);
                         }
                     }
                 }
-                if let Judgement::Refused(why) = &judgement
-                    && why.is_about_room()
+                if let SubmitResult::Rejected(rejection) = &result
+                    && rejection.is_temporary()
                 {
-                    batch.trouble("there was no room for its events");
+                    batch.fail("no space for the events of the relay");
                 }
             }
-            first = false;
-            let useful = !matches!(
-                &judgement,
-                Judgement::Refused(
-                    Refusal::Unrelated
-                        | Refusal::NotListed
-                        | Refusal::NoAnnouncement
-                        | Refusal::Banned
-                        | Refusal::Unwelcome
-                        | Refusal::NotWhitelisted
-                        | Refusal::NotArchived
+            is_first = false;
+            let is_useful = !matches!(
+                &result,
+                SubmitResult::Rejected(
+                    Rejection::Unrelated
+                        | Rejection::NotListed
+                        | Rejection::NoAnnouncement
+                        | Rejection::RepositoryBanned
+                        | Rejection::EventBanned
+                        | Rejection::NotWhitelisted
+                        | Rejection::NotArchived
                 )
             );
-            self.wide_delivery(waiter.link, waiter.wide, useful);
-            self.restless.insert(waiter.link);
+            self.count_wide_delivery(waiter.relay, waiter.is_wide, is_useful);
+            self.runnable.insert(waiter.relay);
         }
-        if let Judgement::Refused(why) = &judgement {
-            let links = waiters.iter().filter_map(|waiter| self.links.get(&waiter.link)).map(|link| link.url.clone());
-            let relays: Vec<RelayUrl> = links.chain(offered).collect();
-            for relay in &relays {
-                if let Some(row) = self.refused.refuse(event.clone(), why, relay, layer(&event), now) {
-                    self.out.push_back(Output::Remember(Row::Refused(row)));
+        if let SubmitResult::Rejected(rejection) = &result {
+            let relays =
+                waiters.iter().filter_map(|waiter| self.relays.get(&waiter.relay)).map(|relay| relay.url.clone());
+            let relay_urls: Vec<RelayUrl> = relays.chain(offered).collect();
+            for url in &relay_urls {
+                if let Some(row) = self.rejected.reject(event.clone(), rejection, url, rejected_layer(&event), now) {
+                    self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Rejected(row)));
                 }
             }
         }
     }
 
-    /// Counts what comes without tags: where little of it belongs here, tags are better.
-    fn wide_delivery(&mut self, id: LinkId, wide: bool, useful: bool) {
-        if !wide {
+    /// Counts an event of the wide live set. If few of them are useful, the relay is followed with tags on its next
+    /// connection.
+    fn count_wide_delivery(&mut self, id: RelayId, is_wide: bool, is_useful: bool) {
+        if !is_wide {
             return;
         }
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let Some(up) = link.up_mut() else { return };
-        up.wide_seen.0 += 1;
-        up.wide_seen.1 += u32::from(useful);
-        let (seen, useful) = up.wide_seen;
-        if seen >= limits::SYNC_WIDE_SAMPLE {
-            up.wide_seen = (0, 0);
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        let Some(connection) = relay.connection_mut() else { return };
+        connection.wide_deliveries.0 += 1;
+        connection.wide_deliveries.1 += u32::from(is_useful);
+        let (seen, useful) = connection.wide_deliveries;
+        if seen >= limits::WIDE_SUBSCRIPTION_SAMPLE_EVENTS {
+            connection.wide_deliveries = (0, 0);
             if useful * 2 < seen {
-                link.learned.not_wide = true;
-                link.unsaved = true;
-                self.hang_up(id);
+                relay.learned.wide_disabled = true;
+                relay.is_unsaved = true;
+                self.disconnect(id);
             }
         }
     }
 
-    /// What was refused may be wanted now.
-    pub(super) fn reconsider(&mut self, woken: Woken) {
-        for id in woken.forgotten {
-            self.out.push_back(Output::Forget(RowKey::Refused(id)));
+    /// Submits or fetches rejected events whose dependency has arrived.
+    pub(super) fn resubmit_woken(&mut self, woken: WokenEvents) {
+        for id in woken.removed {
+            self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Rejected(id)));
         }
-        for (event, relays) in woken.hot {
-            let link = relays.iter().find_map(|relay| {
-                let id = self.places.get(relay.place())?;
-                let session = self.links.get(id)?.up()?.session;
+        for (event, relay_urls) in woken.cached {
+            let relay = relay_urls.iter().find_map(|url| {
+                let id = self.relay_ids.get(url.without_scheme())?;
+                let session = self.relays.get(id)?.connection()?.session;
                 Some((*id, session))
             });
-            let waiters: Vec<Waiter> = link
+            let waiters: Vec<EventWaiter> = relay
                 .into_iter()
-                .map(|(link, session)| Waiter {
-                    link,
+                .map(|(relay, session)| EventWaiter {
+                    relay,
                     session,
                     batch: None,
-                    via: Via::CatchUp,
-                    wide: false,
-                    loose: true,
+                    source: SyncSource::CatchUp,
+                    is_wide: false,
+                    is_resubmitted: true,
                 })
                 .collect();
             let identity = self.identity(&event);
-            if self.flights.tickets.contains_key(&identity) {
+            if self.in_flight.ids.contains_key(&identity) {
                 continue;
             }
-            self.submit(event, None, waiters.clone(), relays);
+            self.submit(event, None, waiters.clone(), relay_urls);
             for waiter in waiters {
-                self.await_verdict(waiter);
+                self.count_pending(waiter);
             }
         }
-        for (id, relays) in woken.cold {
-            let links: Vec<LinkId> =
-                relays.iter().filter_map(|relay| self.places.get(relay.place()).copied()).collect();
-            let up = links.iter().find(|id| self.links.get(id).is_some_and(|link| link.up().is_some()));
-            let Some(link) = up.or(links.first()).and_then(|id| self.links.get_mut(id)) else { continue };
-            if link.fetch.len() < limits::SYNC_MAX_FETCH {
-                link.fetch.insert(id);
-                let id = link.id;
-                self.restless.insert(id);
+        for (id, relay_urls) in woken.to_fetch {
+            let relays: Vec<RelayId> =
+                relay_urls.iter().filter_map(|url| self.relay_ids.get(url.without_scheme()).copied()).collect();
+            let connection =
+                relays.iter().find(|id| self.relays.get(id).is_some_and(|relay| relay.connection().is_some()));
+            let Some(relay) = connection.or(relays.first()).and_then(|id| self.relays.get_mut(id)) else { continue };
+            if relay.ids_to_fetch.len() < limits::MAX_QUEUED_IDS_PER_RELAY {
+                relay.ids_to_fetch.insert(id);
+                let id = relay.id;
+                self.runnable.insert(id);
             }
         }
     }

@@ -1,110 +1,140 @@
-//! Everything sync can be told and can want. Variant names are the vocabulary of logs and metrics.
+//! Inputs and outputs of the sync machine.
 //!
-//! The hands keep three promises: what is served comes ([`Input::Interest`], then [`Input::Served`]) before the verdicts
-//! that led to it ([`Input::Judged`]); every [`Output::Submit`] is judged exactly once; and an event that is not known
-//! here is handed over only with a permit ([`limits::SYNC_IN_FLIGHT`](crate::limits::SYNC_IN_FLIGHT)), which is given
-//! back when it is judged or let go, so that sync never has to turn anything away.
+//! The driver (`graspd/src/sync`, or the simulator) guarantees three things:
+//!
+//! - Served events are reported ([`SyncInput::RepoNeeds`], then [`SyncInput::Served`]) before the results of the
+//!   submissions that caused them ([`SyncInput::SubmitResult`]).
+//! - Every [`SyncOutput::Submit`] is answered exactly once.
+//! - An event that is not known here is passed on only with a permit
+//!   ([`limits::SYNC_PERMITS`](crate::limits::SYNC_PERMITS)). The permit is returned when the event has its result or
+//!   is released. So the machine never has to drop an event for lack of space.
 
 use std::sync::Arc;
 
-use super::rejected::RefusedRow;
-use super::relay_limits::Terms;
-use super::relay_record::Peer;
+use super::rejected::RejectedRecord;
+use super::relay_limits::Nip11Info;
+use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
 use crate::nostr::PublicKey;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::filter::Filter;
-use crate::nostr::negentropy::Item;
-use crate::nostr::rejection::Refusal;
-use crate::repo::catalog::Place;
+use crate::nostr::negentropy::NegentropyItem;
+use crate::nostr::rejection::Rejection;
+use crate::repo::catalog::EventStatus;
 use crate::repo::{Identifier, RepoId};
 use crate::time::Timestamp;
 
-/// What sync can be told.
+/// Input of the sync machine.
 #[derive(Clone, Debug)]
-pub enum Input {
-    /// At boot: something that the store has of an earlier life. All of it comes before anything else.
-    Restored(Restored),
-    /// That was all that the store has, and all that is followed has been told: dialling may begin.
+pub enum SyncInput {
+    /// At the start: a row that an earlier process stored. All rows come before any other input.
+    Restored(RestoredRow),
+    /// All stored rows and all repository needs have been passed on: relays may be dialled from now on.
     Ready,
-    /// What is followed under this name, now and in whole. Nothing, if nothing is any more.
-    Interest(Identifier, Vec<Followed>),
-    /// The answer to [`Output::AskRoots`]: all roots of a repository, by arrival. What is served later comes by itself.
-    Roots(RepoId, Vec<Root>),
-    /// An event is served from now on, whoever brought it. In order of arrival.
-    Served(Arrived),
-    /// A connection stands. What its NIP-11 document says, if there is one.
-    Up(Session, Option<Terms>),
-    /// A relay says something.
-    Heard(Session, Heard),
-    /// So many bytes that were to be said have not left yet.
-    Unsent(Session, usize),
-    /// A connection has ended, or did not come about. The last word about a session.
-    Down(Session, Loss),
-    /// The answer to [`Output::AskIds`].
-    Ids(AskId, LocalIds),
-    /// The answer to [`Output::AskMissing`]: those that are neither served nor held here.
-    Missing(AskId, Vec<EventId>),
-    /// The verdict on a submitted event, after the commit.
-    Judged(Ticket, Judgement),
-    /// The operator wants something.
-    Order(Order),
-    /// The operator has other rules. The registrar has them already.
-    Rules(NewRules),
+    /// The complete needs of all followed repositories with this identifier. Empty if none is followed any more.
+    RepoNeeds(Identifier, Vec<RepoNeeds>),
+    /// Answer to [`SyncOutput::QueryRootEvents`]: all root events of a repository in order of arrival. Root events that
+    /// are served later come as [`SyncInput::Served`].
+    RootEvents(RepoId, Vec<RootEvent>),
+    /// An event that is served from now on, from a client or from a relay. In order of arrival.
+    Served(ServedEvent),
+    /// A connection is established, with the relay's NIP-11 document if it has one.
+    Connected(SessionId, Option<Nip11Info>),
+    /// A message from a relay.
+    Message(SessionId, IncomingMessage),
+    /// Number of bytes that wait in the send buffer of the connection.
+    Unsent(SessionId, usize),
+    /// A connection has ended or could not be established. The last input of a session.
+    Disconnected(SessionId, DisconnectReason),
+    /// Answer to [`SyncOutput::QueryLocalIds`].
+    LocalIds(QueryId, LocalIds),
+    /// Answer to [`SyncOutput::QueryMissingIds`]: the ids that are neither served nor held here.
+    MissingIds(QueryId, Vec<EventId>),
+    /// Result of a submitted event, after the commit.
+    SubmitResult(SyncSubmissionId, SubmitResult),
+    /// Command of the operator about one relay.
+    Command(RelayCommand),
+    /// The settings changed. The admission machine uses the new ones already.
+    PolicyChanged(SyncPolicyChange),
 }
 
-/// What other rules mean for sync.
+impl SyncInput {
+    /// Returns the `variant` label of `ngit_machine_inputs_total`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Restored(_) => "restored",
+            Self::Ready => "ready",
+            Self::RepoNeeds(..) => "repo_needs",
+            Self::RootEvents(..) => "roots",
+            Self::Served(_) => "served",
+            Self::Connected(..) => "up",
+            Self::Message(..) => "message",
+            Self::Unsent(..) => "unsent",
+            Self::Disconnected(..) => "down",
+            Self::LocalIds(..) => "ids",
+            Self::MissingIds(..) => "missing",
+            Self::SubmitResult(..) => "submit_result",
+            Self::Command(_) => "command",
+            Self::PolicyChanged(_) => "policy",
+        }
+    }
+}
+
+/// The part of a settings change that concerns sync.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NewRules {
-    /// What coverage rests on from now on.
+pub struct SyncPolicyChange {
+    /// Epoch of coverage that is reached from now on; see [`SyncConfig::epoch`](super::SyncConfig::epoch).
     pub epoch: u64,
-    /// Relays that are followed whoever names them.
+    /// Configured relays, followed even if no repository lists them.
     pub bootstrap: Vec<RelayUrl>,
-    /// Whether something may be wanted that was refused: then everybody is asked again.
-    pub wider: bool,
+    /// Whether events that were rejected before may be accepted now. If so, everything is requested from all relays
+    /// again.
+    pub accepts_more: bool,
 }
 
-/// Something that survived in the store.
+/// A row that an earlier process stored.
 #[derive(Clone, Debug)]
-pub enum Restored {
-    /// What was known of a relay.
-    Peer(Box<Peer>),
-    /// An event that was not wanted.
-    Refused(RefusedRow),
+pub enum RestoredRow {
+    /// Record of a relay.
+    Relay(Box<RelayRecord>),
+    /// A rejected event.
+    Rejected(RejectedRecord),
 }
 
-/// A repository that is followed.
+/// Needs of one followed repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Followed {
-    /// Whose, and its name.
+pub struct RepoNeeds {
+    /// Owner and identifier.
     pub repo: RepoId,
-    /// Whether its announcement is served, or waits for git data: then only what can release it is followed.
-    pub place: Place,
-    /// The relays that the announcements of its maintainers name, as they are written there.
+    /// Whether its announcement is served, or held because git data is missing. Of a held repository only the events
+    /// that can release it are followed.
+    pub status: EventStatus,
+    /// Relays in the announcements of its maintainers, as written there.
     pub relays: Vec<String>,
-    /// Who keeps it: their deletions count.
+    /// Its maintainers, whose deletion requests are followed.
     pub authors: Vec<PublicKey>,
-    /// When the newest of those announcements arrived, or [`Seq::MAX`] if one of them waits. What a relay was asked for
-    /// before that did not include all of this.
+    /// Arrival of the newest of these announcements, or [`Seq::MAX`] if one of them is held. A request that a relay got
+    /// before did not cover all of these needs.
     pub seq: Seq,
 }
 
-/// The order in which events were stored. It never goes back and survives restarts.
+/// Sequence number of an event's arrival in the store. Increases strictly and survives restarts.
 pub type Seq = u64;
 
-/// An issue, a patch or a pull request: an event that others answer to.
+/// An issue, patch or pull request that references a repository.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Root {
-    /// When it arrived.
+pub struct RootEvent {
+    /// Sequence number of its arrival.
     pub seq: Seq,
     /// Its id.
     pub id: EventId,
 }
 
-/// A served event, as far as sync cares.
+/// The parts of a served event that sync uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Arrived {
-    /// When it arrived.
+pub struct ServedEvent {
+    /// Sequence number of its arrival.
     pub seq: Seq,
     /// Its id.
     pub id: EventId,
@@ -112,291 +142,366 @@ pub struct Arrived {
     pub kind: u16,
     /// Its author.
     pub author: PublicKey,
-    /// Its address, if its kind has one.
+    /// Its coordinate, if its kind has one.
     pub coordinate: Option<Coordinate>,
-    /// What it refers to (`e`, `E`, `q`).
+    /// Ids of the events that it references (`e`, `E`, `q`).
     pub ids: Vec<EventId>,
-    /// What it refers to (`a`, `A`, `q`).
+    /// Coordinates that it references (`a`, `A`, `q`).
     pub coordinates: Vec<Coordinate>,
 }
 
-/// Names one connection, or the attempt at one, for the life of the process.
+/// Id of one connection or connection attempt. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Session(pub u64);
+pub struct SessionId(pub u64);
 
-/// Names one request within a session. Never used twice; subscriptions and reconciliations share the numbers.
+/// Id of one request within a session. Never reused; subscriptions and negentropy share the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SubId(pub u64);
+pub struct SubscriptionId(pub u64);
 
-/// What a relay says.
+/// A message from a relay to us.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
-    /// An event whose id is the hash of its content; the signature has not been looked at.
-    Event(SubId, Arc<Event>, Standing),
-    /// All that is stored has been sent. Whether there is more (NIP-67), if it says so.
-    Eose(SubId, Option<More>),
-    /// A subscription has ended.
-    Closed(SubId, String),
-    /// For people.
+pub enum IncomingMessage {
+    /// An event whose id is the hash of its content. Its signature has not been verified.
+    Event(SubscriptionId, Arc<Event>, EventPresence),
+    /// End of stored events, with the hint of NIP-67 if the relay sends one.
+    Eose(SubscriptionId, Option<EoseHint>),
+    /// The relay closed a subscription.
+    Closed(SubscriptionId, String),
+    /// A message for people.
     Notice(String),
-    /// An answer to something that was published; authentication is.
+    /// Answer to a published event; only the authentication event is published.
     Ok(bool, String),
-    /// The next message of a reconciliation.
-    NegMsg(SubId, Vec<u8>),
-    /// A reconciliation has ended. How many records it may have, if it says so.
-    NegErr(SubId, String, Option<u64>),
-    /// A challenge (NIP-42).
+    /// The next message of a negentropy exchange.
+    NegMsg(SubscriptionId, Vec<u8>),
+    /// The relay ended a negentropy exchange, with its maximum number of records if it states one.
+    NegErr(SubscriptionId, String, Option<u64>),
+    /// An authentication challenge (NIP-42).
     Auth(String),
-    /// A pong, or something that means nothing to us: the relay is alive.
+    /// A pong or an unknown message. It shows that the relay is alive.
     Alive,
-    /// An event whose id is not its hash, or text that is no message.
-    Nonsense,
-    /// An event that is larger than we take.
-    TooLarge(SubId),
+    /// An event whose id is not its hash, or text that is not a message.
+    Invalid,
+    /// An event that is larger than this server accepts.
+    TooLarge(SubscriptionId),
 }
 
-/// What a relay says about the end of a page (NIP-67).
+/// What an EOSE says about further stored events (NIP-67).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum More {
-    /// That was all.
-    Finish,
-    /// There is more.
+pub enum EoseHint {
+    /// All stored events were sent.
+    Complete,
+    /// There are more stored events.
     More,
 }
 
-/// What the store knew of an event when it was heard.
+/// Whether an event was known here when it arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// Nothing.
+pub enum EventPresence {
+    /// It is not known.
     New,
     /// It is served or held.
     Known,
 }
 
-/// Why a connection is not there.
+/// Reason why a connection ended or could not be established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Loss {
-    /// No connection came about: no such name, refused, no answer in time.
+pub enum DisconnectReason {
+    /// The relay could not be reached: unknown host, connection refused, or timeout.
     Unreachable,
-    /// The address must not be dialled: it is not a public one. Nothing was sent.
+    /// The address is not public and must not be dialled. Nothing was sent.
     Forbidden,
-    /// It is no websocket server, or its certificate is wrong.
+    /// The server does not speak websocket, or its certificate is invalid.
     NotARelay,
-    /// It was there and has ended, by the other side or by silence.
+    /// The relay closed the connection, or was silent for too long.
     Ended,
-    /// The other side sent a message larger than we read.
-    Flooded,
-    /// We hung up.
-    HungUp,
+    /// The relay sent a message that is larger than this server reads.
+    MessageTooLarge,
+    /// This server closed the connection.
+    ClosedByUs,
 }
 
-/// Names one question to the store.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct AskId(pub u64);
+impl DisconnectReason {
+    /// Returns the name of the reason in logs and on the status page.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Forbidden => "forbidden",
+            Self::NotARelay => "not_a_relay",
+            Self::Ended => "ended",
+            Self::MessageTooLarge => "message_too_large",
+            Self::ClosedByUs => "closed_by_us",
+        }
+    }
+}
 
-/// What is here, for a reconciliation.
+/// Id of one query to the store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct QueryId(pub u64);
+
+/// Local events that match a filter, for a negentropy exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalIds {
-    /// The newest served and held events that match, at most [`limits::MAX_SYNC_ITEMS`](crate::limits::MAX_SYNC_ITEMS).
-    pub items: Vec<Item>,
-    /// All of them are among the items down to this second; `None` if they are all there.
-    pub down_to: Option<Timestamp>,
+    /// The newest served and held events that match, at most
+    /// [`limits::MAX_RECONCILIATION_ITEMS`](crate::limits::MAX_RECONCILIATION_ITEMS).
+    pub items: Vec<NegentropyItem>,
+    /// If the items were cut: all matching events of this second and later are among them. `None` if nothing was cut.
+    pub complete_since: Option<Timestamp>,
 }
 
-/// Names one submitted event for the life of the process.
+/// Id of one submitted event. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
+pub struct SyncSubmissionId(pub u64);
 
-/// What became of a submitted event.
+/// Result of a submitted event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Judgement {
-    /// It is served, or was passed on.
+pub enum SubmitResult {
+    /// It is served, or it is ephemeral and was passed on to subscribers.
     Stored,
-    /// It waits for its git data.
+    /// It is held in purgatory until its git data arrives.
     Held,
-    /// It was here already, or a newer version is.
+    /// It, or a newer version of it, was known before.
     Known,
-    /// It is not wanted.
-    Refused(Refusal),
-    /// Its signature is wrong. Nothing may be concluded about its id.
-    Forged,
+    /// It was rejected.
+    Rejected(Rejection),
+    /// Its signature is invalid. This says nothing about other events with the same id.
+    InvalidSignature,
 }
 
-/// What the operator can want of a relay.
+impl SubmitResult {
+    /// Returns the `verdict` label of `ngit_sync_judged_total`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Held => "held",
+            Self::Known => "known",
+            Self::Rejected(_) => "refused",
+            Self::InvalidSignature => "forged",
+        }
+    }
+}
+
+/// Command of the operator about one relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
-    /// Dial it now, whatever its health.
+pub enum RelayCommand {
+    /// Dials the relay now, regardless of its health.
     Retry(RelayUrl),
-    /// Leave it alone until told otherwise, also after a restart.
+    /// Disconnects the relay and does not dial it until [`RelayCommand::Resume`], also after a restart.
     Pause(RelayUrl),
-    /// No longer leave it alone.
+    /// Ends a pause.
     Resume(RelayUrl),
-    /// Forget what is known of it.
+    /// Deletes health, learned limits, coverage and totals of the relay.
     Forget(RelayUrl),
-    /// Reconcile everything with it now.
+    /// Starts a full reconciliation with the relay now.
     Reconcile(RelayUrl),
 }
 
-/// What sync can want.
+/// Output of the sync machine.
 #[derive(Clone, Debug)]
-pub enum Output {
-    /// Connect, and read the NIP-11 document beside it. [`Input::Up`] or [`Input::Down`] answers.
-    Dial(Session, RelayUrl),
-    /// End a connection or an attempt. [`Input::Down`] follows.
-    HangUp(Session),
-    /// Say this to a relay.
-    Say(Session, Say),
-    /// Tell me the roots of a repository.
-    AskRoots(RepoId),
-    /// Tell me what is here that matches.
-    AskIds(AskId, Filter),
-    /// Tell me which of these are not here.
-    AskMissing(AskId, Vec<EventId>),
-    /// Have this event judged like a client's.
-    Submit(Submission),
-    /// The event of this session is not needed: its permit is free.
-    Release(Session),
-    /// Write this down, soon.
-    Remember(Row),
-    /// No longer keep this written down.
-    Forget(RowKey),
-    /// Something that people may want to know: for the log and the counters.
-    Note(Note),
+pub enum SyncOutput {
+    /// Connect, and read the NIP-11 document at the same time. Answered by [`SyncInput::Connected`] or
+    /// [`SyncInput::Disconnected`].
+    Dial(SessionId, RelayUrl),
+    /// End a connection or a connection attempt. Answered by [`SyncInput::Disconnected`].
+    Disconnect(SessionId),
+    /// Send a message to a relay.
+    Send(SessionId, OutgoingMessage),
+    /// Look up the root events of a repository.
+    QueryRootEvents(RepoId),
+    /// Look up the ids of local events that match a filter.
+    QueryLocalIds(QueryId, Filter),
+    /// Look up which of these ids are not here.
+    QueryMissingIds(QueryId, Vec<EventId>),
+    /// Submit an event to admission, like an event of a client.
+    Submit(SyncSubmission),
+    /// Return the permit of an event of this session that is not submitted.
+    ReleasePermit(SessionId),
+    /// Store a row soon.
+    StoreRow(SyncRow),
+    /// Delete a stored row.
+    DeleteRow(SyncRowKey),
+    /// Record a note in the log and the metrics.
+    Note(SyncNote),
 }
 
-/// What is said to a relay.
+impl SyncOutput {
+    /// Returns the `variant` label of `ngit_machine_outputs_total`.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Dial(..) => "dial",
+            Self::Disconnect(_) => "disconnect",
+            Self::Send(..) => "send",
+            Self::QueryRootEvents(_) => "query_roots",
+            Self::QueryLocalIds(..) => "query_ids",
+            Self::QueryMissingIds(..) => "query_missing",
+            Self::Submit(_) => "submit",
+            Self::ReleasePermit(_) => "release",
+            Self::StoreRow(_) => "store_row",
+            Self::DeleteRow(_) => "delete_row",
+            Self::Note(_) => "note",
+        }
+    }
+}
+
+/// A message from us to a relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Say {
-    /// Ask, and stay subscribed.
-    Req(SubId, Vec<Filter>),
-    /// End a subscription.
-    Close(SubId),
-    /// Begin a reconciliation.
-    NegOpen(SubId, Filter, Vec<u8>),
-    /// Go on with one.
-    NegMsg(SubId, Vec<u8>),
-    /// End one.
-    NegClose(SubId),
-    /// Answer this challenge with the service's key.
+pub enum OutgoingMessage {
+    /// Opens a subscription.
+    Req(SubscriptionId, Vec<Filter>),
+    /// Closes a subscription.
+    Close(SubscriptionId),
+    /// Starts a negentropy exchange.
+    NegOpen(SubscriptionId, Filter, Vec<u8>),
+    /// Continues a negentropy exchange.
+    NegMsg(SubscriptionId, Vec<u8>),
+    /// Ends a negentropy exchange.
+    NegClose(SubscriptionId),
+    /// Answers this challenge with the key of the service (NIP-42).
     Auth(String),
 }
 
-/// An event to be judged.
+/// An event for admission.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Submission {
-    /// What the verdict will carry.
-    pub ticket: Ticket,
+pub struct SyncSubmission {
+    /// Id that the result will have.
+    pub id: SyncSubmissionId,
     /// The event.
     pub event: Arc<Event>,
-    /// The session whose permit it has; `None` for one that is judged again.
-    pub session: Option<Session>,
-    /// The relay that has it.
+    /// Session whose permit it uses; `None` if it is submitted again.
+    pub session: Option<SessionId>,
+    /// A relay that offers it.
     pub relay: RelayUrl,
-    /// How it came.
-    pub via: Via,
+    /// How it was received.
+    pub source: SyncSource,
 }
 
-/// How an event came from a relay.
+/// How an event was received from a relay.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Via {
-    /// By a live subscription.
+pub enum SyncSource {
+    /// From a live subscription.
     Live,
-    /// By catching up after connecting, or with something that is newly followed.
+    /// From historic sync after connecting, or of newly followed needs.
     CatchUp,
-    /// By the daily reconciliation.
+    /// From the daily reconciliation.
     Daily,
 }
 
-/// A row to be written down.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Row {
-    /// What is known of a relay.
-    Peer(Box<Peer>),
-    /// An event that is not wanted.
-    Refused(RefusedRow),
+impl SyncSource {
+    /// Returns the `source` label of `ngit_sync_events_total`, which is also used in logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::CatchUp => "catchup",
+            Self::Daily => "daily",
+        }
+    }
 }
 
-/// Names a row.
+/// A row to store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SyncRow {
+    /// Record of a relay.
+    Relay(Box<RelayRecord>),
+    /// A rejected event.
+    Rejected(RejectedRecord),
+}
+
+/// Key of a stored row.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum RowKey {
-    /// Of a relay.
-    Peer(RelayUrl),
-    /// Of a refused event.
-    Refused(EventId),
+pub enum SyncRowKey {
+    /// Row of a relay.
+    Relay(RelayUrl),
+    /// Row of a rejected event.
+    Rejected(EventId),
 }
 
-/// What people may want to know.
+/// Something to log or count.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Note {
-    /// A connection stands.
-    Connected(RelayUrl, Reconnect),
-    /// A connection did not come about.
-    Failed {
+pub enum SyncNote {
+    /// A connection was established.
+    Connected(RelayUrl, ReconnectKind),
+    /// A connection could not be established.
+    ConnectionFailed {
         /// The relay.
         relay: RelayUrl,
-        /// Why.
-        loss: Loss,
-        /// How often in a row.
+        /// Why it failed.
+        reason: DisconnectReason,
+        /// Consecutive failures.
         failures: u32,
         /// Milliseconds until the next attempt.
         backoff_millis: u64,
     },
-    /// A connection has ended.
-    Lost(RelayUrl, Loss),
-    /// A relay has not been reached for a day.
+    /// A connection ended.
+    ConnectionLost(RelayUrl, DisconnectReason),
+    /// A relay has not been reached for a day. With the number of consecutive failures.
     Dead(RelayUrl, u32),
-    /// A relay wants less of us.
+    /// A relay limits our rate. With its text and the seconds of the cooldown.
     RateLimited(RelayUrl, String, u64),
-    /// A relay does not speak negentropy: pages are used. Once per relay.
+    /// A relay does not support negentropy, so pages are used. Noted once per relay.
     NoNegentropy(RelayUrl),
-    /// A relay wants nothing to do with us.
+    /// A relay refuses us by policy and is probed once a day. With its text.
     Parked(RelayUrl, String),
-    /// A relay is this server under another name.
+    /// A relay URL leads to this server itself.
     IsSelf(RelayUrl),
-    /// Everything that a relay has is here: how many events came, and whether all of it succeeded.
+    /// A catch-up or daily reconciliation has ended.
     CaughtUp {
         /// The relay.
         relay: RelayUrl,
-        /// How.
-        via: Via,
-        /// Events that were new.
+        /// Which of the two.
+        source: SyncSource,
+        /// Number of new events.
         events: u64,
-        /// Whether nothing failed.
-        whole: bool,
+        /// Whether no part of it failed.
+        is_complete: bool,
     },
-    /// Events that a live subscription should have brought were found by asking again.
+    /// Historic sync found events that a live subscription should have delivered.
     Gaps {
         /// The relay.
         relay: RelayUrl,
-        /// How they were found.
-        via: Via,
-        /// How many.
+        /// Which request found them.
+        source: SyncSource,
+        /// Number of events.
         count: u64,
-        /// Three of them.
+        /// Up to three of them.
         examples: Vec<EventId>,
     },
-    /// How many events of a repository a relay lacks that are here; may be none. From the daily reconciliation.
-    PeerLacks(RelayUrl, RepoId, u64),
-    /// The states that are here were compared with a relay's.
-    States {
+    /// Number of local events of a repository that a relay lacks, possibly 0. From the daily reconciliation.
+    RelayLacksEvents(RelayUrl, RepoId, u64),
+    /// The local states were compared with those of a relay.
+    StatesCompared {
         /// The relay.
         relay: RelayUrl,
-        /// What both have.
+        /// States that both have.
         shared: Vec<EventId>,
-        /// What only we have, ascending.
+        /// States that only this server has, in ascending order.
         lacking: Vec<EventId>,
     },
-    /// Part of the history could not be had.
-    PassFailed(RelayUrl, &'static str),
+    /// A batch of historic sync failed, with the reason.
+    BatchFailed(RelayUrl, &'static str),
 }
 
-/// How a connection begins.
+/// What a connection requests at its start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Reconnect {
-    /// For the first time, or for the first time that counts.
+pub enum ReconnectKind {
+    /// First connection: everything is requested.
     Fresh,
-    /// After a short absence: only what is newer is asked for.
+    /// After a short absence: only newer events are requested.
     Quick,
-    /// After a long absence: everything is asked for.
+    /// After a long absence: everything is requested.
     Long,
+}
+
+impl ReconnectKind {
+    /// Returns the `kind` label of `ngit_sync_reconnects_total`, which is also used in logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Quick => "quick",
+            Self::Long => "long",
+        }
+    }
 }

@@ -1,280 +1,311 @@
-//! Live subscriptions: which are open, which are merged, what finds no place.
+//! Live sync: opening, merging and closing live subscriptions, and polling of scopes for which none is free.
 
 use std::collections::BTreeSet;
 
-use super::batch::{BatchId, Stage};
-use super::fault_injection::Flaw;
-use super::filters::{ID_BYTES, Portion, Scope, Size, text_len};
-use super::io::{Say, SubId};
-use super::relay::{Link, State, Sub, Up, What};
-use super::relay_record::LiveForm;
-use super::{Ctx, limits};
+use super::batch::{BatchId, BatchPhase};
+use super::fault_injection::SyncFault;
+use super::filters::{BatchCapacity, FilterSize, ID_BYTES, SyncScope, json_len};
+use super::io::{OutgoingMessage, SubscriptionId};
+use super::relay::{Connection, ConnectionState, OpenSubscription, RelayState, SubscriptionPurpose};
+use super::relay_record::LiveFilterForm;
+use super::{SyncContext, limits};
 use crate::nostr::filter::Filter;
-use crate::time::{Moment, Timestamp};
+use crate::time::{MonoTime, Timestamp};
 
-/// Names one live set within a session.
+/// Id of a live set. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct LiveKey(pub(super) u64);
+pub(super) struct LiveSetId(pub(super) u64);
 
-/// Live subscriptions that follow one scope. More than one where a relay takes few filters in a request.
+/// Live subscriptions of one scope. More than one if the relay accepts few filters per request.
 #[derive(Debug)]
 pub(super) struct LiveSet {
-    pub(super) scope: Scope,
-    pub(super) size: Size,
-    pub(super) subs: BTreeSet<SubId>,
-    /// Those that have not said EOSE.
-    pub(super) unconfirmed: BTreeSet<SubId>,
-    pub(super) deadline: Moment,
-    /// The deadline has passed: nobody knows whether the relay has taken it.
-    pub(super) doubtful: bool,
-    /// How many filters it has.
+    pub(super) scope: SyncScope,
+    pub(super) size: FilterSize,
+    pub(super) subscriptions: BTreeSet<SubscriptionId>,
+    /// Subscriptions whose EOSE has not arrived.
+    pub(super) awaiting_eose: BTreeSet<SubscriptionId>,
+    pub(super) deadline: MonoTime,
+    /// Whether EOSE did not arrive in time. It is unknown whether the relay follows the set.
+    pub(super) timed_out: bool,
+    /// Number of filters.
     pub(super) filters: usize,
-    /// Batches that wait for it.
+    /// Batches that wait for its confirmation.
     pub(super) batches: Vec<BatchId>,
-    /// Sets that it stands for; they are closed when it is confirmed.
-    pub(super) replaces: Vec<LiveKey>,
+    /// Live sets that it replaces. They are closed when it is confirmed.
+    pub(super) replaces: Vec<LiveSetId>,
 }
 
-/// A live set that is to be opened.
+/// A live set that is still to be opened.
 #[derive(Debug)]
-pub(super) struct Wish {
-    pub(super) key: LiveKey,
-    pub(super) scope: Scope,
+pub(super) struct PendingLiveSet {
+    pub(super) key: LiveSetId,
+    pub(super) scope: SyncScope,
     pub(super) batches: Vec<BatchId>,
-    pub(super) replaces: Vec<LiveKey>,
+    pub(super) replaces: Vec<LiveSetId>,
 }
 
-/// What found no place: asked for in turn.
+/// A scope without a free live subscription, which is requested periodically instead.
 #[derive(Clone, Debug)]
-pub(super) struct Polled {
-    pub(super) scope: Scope,
-    /// When it was last asked for.
-    pub(super) asked: Timestamp,
+pub(super) struct PolledScope {
+    pub(super) scope: SyncScope,
+    /// When it was last requested.
+    pub(super) requested_at: Timestamp,
 }
 
-impl Link {
-    /// Wishes for a live set.
-    pub(super) fn wish(
+impl RelayState {
+    /// Queues a live set to be opened.
+    pub(super) fn queue_live_set(
         &mut self,
-        ctx: &mut Ctx<'_>,
-        scope: Scope,
+        ctx: &mut SyncContext<'_>,
+        scope: SyncScope,
         batch: Option<BatchId>,
-        replaces: Vec<LiveKey>,
-    ) -> LiveKey {
-        let key = LiveKey(ctx.next());
-        if let Some(up) = self.up_mut() {
-            up.wishes.push_back(Wish { key, scope, batches: batch.into_iter().collect(), replaces });
+        replaces: Vec<LiveSetId>,
+    ) -> LiveSetId {
+        let key = LiveSetId(ctx.new_id());
+        if let Some(connection) = self.connection_mut() {
+            connection.pending_live_sets.push_back(PendingLiveSet {
+                key,
+                scope,
+                batches: batch.into_iter().collect(),
+                replaces,
+            });
         }
         key
     }
 
-    /// Opens the first live set that is wished for. `false` if nothing can be done now.
-    pub(super) fn open_live(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let form = self.learned.live;
-        let State::Up(up) = &mut self.state else { return false };
-        let Some(wish) = up.wishes.front() else { return false };
-        let size = wish.scope.size(ctx.wants);
-        let portion = Portion::of(&up.budget, ctx.config.values_per_filter, self.whole);
-        let filters = wish.scope.filters(ctx.wants, portion.values);
+    /// Opens the first queued live set. Returns `false` if nothing can be done now.
+    pub(super) fn open_next_live_set(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let form = self.learned.live_form;
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let Some(pending) = connection.pending_live_sets.front() else { return false };
+        let size = pending.scope.size(ctx.repo_index);
+        let capacity = BatchCapacity::new(&connection.relay_limits, ctx.config.values_per_filter, self.total_size);
+        let filters = pending.scope.filters(ctx.repo_index, capacity.values);
         let filters: Vec<Filter> = filters.into_iter().map(|filter| live_form(filter, form, ctx.now.wall)).collect();
         let count = filters.len();
-        let requests = requests(filters, up.budget.filters as usize, up.budget.req_bytes);
-        let replacing = !wish.replaces.is_empty();
-        let taken = up.live.values().map(|set| set.subs.len()).sum::<usize>();
-        let most = if replacing || wish.scope.wide { up.budget.slots } else { up.budget.live } as usize;
-        let bytes: usize = up.live.values().map(|set| set.size.bytes).sum();
-        let freed: usize = wish.replaces.iter().filter_map(|key| up.live.get(key)).map(|set| set.size.bytes).sum();
-        let fits = taken + requests.len() <= most && (bytes + size.bytes).saturating_sub(freed) <= up.budget.live_bytes;
-        if count == 0 || (!fits && !ctx.flawed(Flaw::BudgetIgnored)) {
-            return self.displace(ctx, count == 0);
+        let requests =
+            pack_requests(filters, connection.relay_limits.max_filters as usize, connection.relay_limits.req_bytes);
+        let is_replacing = !pending.replaces.is_empty();
+        let open = connection.live.values().map(|set| set.subscriptions.len()).sum::<usize>();
+        let max_open = if is_replacing || pending.scope.wide {
+            connection.relay_limits.max_subscriptions
+        } else {
+            connection.relay_limits.max_live_subscriptions
+        } as usize;
+        let bytes: usize = connection.live.values().map(|set| set.size.bytes).sum();
+        let freed: usize =
+            pending.replaces.iter().filter_map(|key| connection.live.get(key)).map(|set| set.size.bytes).sum();
+        let fits = open + requests.len() <= max_open
+            && (bytes + size.bytes).saturating_sub(freed) <= connection.relay_limits.live_bytes;
+        if count == 0 || (!fits && !ctx.has_fault(SyncFault::LimitsIgnored)) {
+            return self.merge_or_poll(ctx, count == 0);
         }
-        if up.subs.len() + requests.len() > up.budget.slots as usize && !ctx.flawed(Flaw::BudgetIgnored) {
-            // The slots are there, but requests that end soon have them.
+        if connection.subscriptions.len() + requests.len() > connection.relay_limits.max_subscriptions as usize
+            && !ctx.has_fault(SyncFault::LimitsIgnored)
+        {
+            // Historic requests, which end soon, occupy the slots.
             return false;
         }
-        let Some(wish) = up.wishes.pop_front() else { return false };
+        let Some(pending) = connection.pending_live_sets.pop_front() else { return false };
         let mut set = LiveSet {
-            scope: wish.scope,
+            scope: pending.scope,
             size,
-            subs: BTreeSet::new(),
-            unconfirmed: BTreeSet::new(),
-            deadline: ctx.now.mono.plus_secs(limits::SYNC_EOSE_SECS),
-            doubtful: false,
+            subscriptions: BTreeSet::new(),
+            awaiting_eose: BTreeSet::new(),
+            deadline: ctx.now.mono.plus_secs(limits::LIVE_EOSE_TIMEOUT_SECS),
+            timed_out: false,
             filters: count,
-            batches: wish.batches,
-            replaces: wish.replaces,
+            batches: pending.batches,
+            replaces: pending.replaces,
         };
         for filters in requests {
-            let sub = ctx.sub();
-            up.subs.insert(sub, Sub { what: What::Live(wish.key), answered: false });
-            set.subs.insert(sub);
-            set.unconfirmed.insert(sub);
-            ctx.say(up, Say::Req(sub, filters));
+            let sub = ctx.next_subscription_id();
+            connection
+                .subscriptions
+                .insert(sub, OpenSubscription { purpose: SubscriptionPurpose::Live(pending.key), is_answered: false });
+            set.subscriptions.insert(sub);
+            set.awaiting_eose.insert(sub);
+            ctx.send(connection, OutgoingMessage::Req(sub, filters));
         }
-        let impatient = ctx.flawed(Flaw::EoseNotAwaited);
-        up.live.insert(wish.key, set);
-        if impatient {
-            self.live_confirmed(ctx, wish.key);
+        let skips_eose = ctx.has_fault(SyncFault::EoseNotAwaited);
+        connection.live.insert(pending.key, set);
+        if skips_eose {
+            self.on_live_confirmed(ctx, pending.key);
         }
         true
     }
 
-    /// There is no place for the live set that is wished for: others are merged, or it is asked for in turn.
-    fn displace(&mut self, ctx: &mut Ctx<'_>, empty: bool) -> bool {
-        let merging = self.up().is_some_and(|up| up.live.values().any(|set| !set.replaces.is_empty()));
-        if merging {
+    /// Handles the first queued live set if it does not fit: merges other live sets, or polls its scope.
+    fn merge_or_poll(&mut self, ctx: &mut SyncContext<'_>, is_empty: bool) -> bool {
+        let is_merging =
+            self.connection().is_some_and(|connection| connection.live.values().any(|set| !set.replaces.is_empty()));
+        if is_merging {
             return false;
         }
-        let wish_merges = self.up().and_then(|up| up.wishes.front()).is_some_and(|wish| !wish.replaces.is_empty());
-        if !empty && !wish_merges && self.merge(ctx) {
+        let is_merge = self
+            .connection()
+            .and_then(|connection| connection.pending_live_sets.front())
+            .is_some_and(|pending| !pending.replaces.is_empty());
+        if !is_empty && !is_merge && self.merge_live_sets(ctx) {
             return true;
         }
-        let State::Up(up) = &mut self.state else { return false };
-        let Some(wish) = up.wishes.pop_front() else { return false };
-        // A merger that finds no place would find none if it were tried again.
-        up.unmergeable |= !wish.replaces.is_empty();
-        for batch in &wish.batches {
-            if let Some(batch) = up.batches.get_mut(batch) {
-                batch.stage = Stage::History;
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let Some(pending) = connection.pending_live_sets.pop_front() else { return false };
+        // If a merged set does not fit, trying again would not help.
+        connection.cannot_merge |= !pending.replaces.is_empty();
+        for batch in &pending.batches {
+            if let Some(batch) = connection.batches.get_mut(batch) {
+                batch.phase = BatchPhase::Historic;
             }
         }
-        let batches = wish.batches.clone();
-        if !empty && wish.replaces.is_empty() {
-            up.polled.push_back(Polled { scope: wish.scope, asked: ctx.now.wall });
-            up.poll_at.get_or_insert(ctx.now.mono.plus_secs(limits::SYNC_POLL_SECS));
+        let batches = pending.batches.clone();
+        if !is_empty && pending.replaces.is_empty() {
+            connection.polled.push_back(PolledScope { scope: pending.scope, requested_at: ctx.now.wall });
+            connection.poll_at.get_or_insert(ctx.now.mono.plus_secs(limits::SYNC_POLL_INTERVAL_SECS));
         }
         for batch in batches {
-            self.begin_history(ctx, batch);
+            self.start_historic_requests(ctx, batch);
         }
         true
     }
 
-    /// A live subscription has sent what is stored, or will not: history may begin.
-    pub(super) fn live_confirmed(&mut self, ctx: &mut Ctx<'_>, key: LiveKey) {
-        let State::Up(up) = &mut self.state else { return };
-        let Some(set) = up.live.get_mut(&key) else { return };
+    /// Handles the confirmation of a live set, or its timeout: closes what it replaces and starts historic requests.
+    pub(super) fn on_live_confirmed(&mut self, ctx: &mut SyncContext<'_>, key: LiveSetId) {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        let Some(set) = connection.live.get_mut(&key) else { return };
         let batches = std::mem::take(&mut set.batches);
         for old in std::mem::take(&mut set.replaces) {
-            close_live(up, ctx, old);
+            close_live_set(connection, ctx, old);
         }
         for batch in batches {
-            self.begin_history(ctx, batch);
+            self.start_historic_requests(ctx, batch);
         }
     }
 
-    /// Merges the smallest live sets into one, if at least two fit. The new one is opened through the reserve and the old
-    /// ones are closed when it is confirmed, so that nothing is missed between.
-    pub(super) fn merge(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let State::Up(up) = &mut self.state else { return false };
-        let spare = (up.budget.slots as usize).saturating_sub(up.live.values().map(|set| set.subs.len()).sum());
-        if spare == 0 || up.unmergeable || up.wide.is_some() || up.live.values().any(|set| !set.replaces.is_empty()) {
+    /// Merges the smallest live sets into one, if at least two fit. The merged set is opened in the reserved slots, and
+    /// the old ones are closed when it is confirmed, so that no event is missed in between.
+    pub(super) fn merge_live_sets(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let free_slots = (connection.relay_limits.max_subscriptions as usize)
+            .saturating_sub(connection.live.values().map(|set| set.subscriptions.len()).sum());
+        if free_slots == 0
+            || connection.cannot_merge
+            || connection.wide.is_some()
+            || connection.live.values().any(|set| !set.replaces.is_empty())
+        {
             return false;
         }
-        let packed = Portion {
-            values: (up.budget.filter_bytes / ID_BYTES).max(1),
-            bytes: up.budget.req_bytes.saturating_sub(512),
+        let capacity = BatchCapacity {
+            values: (connection.relay_limits.filter_bytes / ID_BYTES).max(1),
+            bytes: connection.relay_limits.req_bytes.saturating_sub(512),
         };
-        let mut sets: Vec<_> = up
+        let mut sets: Vec<_> = connection
             .live
             .iter()
-            .filter(|(_, set)| set.unconfirmed.is_empty() && set.scope.announcements.is_none())
+            .filter(|(_, set)| set.awaiting_eose.is_empty() && set.scope.announcements.is_none())
             .map(|(key, set)| (set.size.bytes, *key))
             .collect();
         sets.sort_unstable();
-        let mut scope = Scope::default();
-        let mut size = Size::default();
+        let mut scope = SyncScope::default();
+        let mut size = FilterSize::default();
         let mut merged = Vec::new();
         for (_, key) in sets {
-            let Some(set) = up.live.get(&key) else { continue };
+            let Some(set) = connection.live.get(&key) else { continue };
             let sum = size.plus(set.size);
-            let fits = sum.bytes <= packed.bytes && sum.roots <= packed.values && sum.repos <= packed.values;
+            let fits = sum.bytes <= capacity.bytes && sum.roots <= capacity.values && sum.repos <= capacity.values;
             if !fits {
                 break;
             }
             size = sum;
-            scope.join(&set.scope);
+            scope.merge(&set.scope);
             merged.push(key);
         }
-        let wanted = |repo| self.covers.contains_key(&repo);
-        scope.retain(wanted);
+        let is_followed = |repo| self.coverage.contains_key(&repo);
+        scope.retain(is_followed);
         if merged.len() < 2 || (scope.is_empty() && merged.is_empty()) {
             return false;
         }
         if scope.is_empty() {
             for key in merged {
-                close_live(up, ctx, key);
+                close_live_set(connection, ctx, key);
             }
             return true;
         }
-        let key = LiveKey(ctx.next());
-        up.wishes.push_front(Wish { key, scope, batches: Vec::new(), replaces: merged });
+        let key = LiveSetId(ctx.new_id());
+        connection.pending_live_sets.push_front(PendingLiveSet { key, scope, batches: Vec::new(), replaces: merged });
         true
     }
 
-    /// Consolidation: whether there are many more filters than the same scopes would need if they were packed.
-    pub(super) fn is_scattered(&self) -> bool {
-        let Some(up) = self.up() else { return false };
-        let filters: usize = up.live.values().map(|set| set.filters).sum();
-        if filters <= limits::SYNC_SPARE_FILTERS {
+    /// Whether the live sets have many more filters than the same scopes would need in one set.
+    pub(super) fn needs_consolidation(&self) -> bool {
+        let Some(connection) = self.connection() else { return false };
+        let filters: usize = connection.live.values().map(|set| set.filters).sum();
+        if filters <= limits::CONSOLIDATION_SPARE_FILTERS {
             return false;
         }
-        let size = up.live.values().fold(Size::default(), |sum, set| sum.plus(set.size));
-        filters > limits::SYNC_SPARE_FILTERS + size.filters((up.budget.filter_bytes / ID_BYTES).max(1)) + 1
+        let size = connection.live.values().fold(FilterSize::default(), |sum, set| sum.plus(set.size));
+        filters
+            > limits::CONSOLIDATION_SPARE_FILTERS
+                + size.filters((connection.relay_limits.filter_bytes / ID_BYTES).max(1))
+                + 1
     }
 
-    /// Follows everything without tags where that is less than the list of all that is followed.
-    pub(super) fn widen(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let wanted = self.is_grasp() && !self.learned.not_wide && self.whole.bytes > limits::SYNC_WIDE_BYTES;
-        let State::Up(up) = &mut self.state else { return false };
-        if !wanted || up.wide.is_some() {
+    /// Queues a live set without tags if the filters for all needs of a GRASP server would be too large.
+    pub(super) fn open_wide_live_set(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let is_useful = self.is_grasp()
+            && !self.learned.wide_disabled
+            && self.total_size.bytes > limits::WIDE_SUBSCRIPTION_FILTER_BYTES;
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        if !is_useful || connection.wide.is_some() {
             return false;
         }
-        let key = LiveKey(ctx.next());
-        up.wide = Some(key);
+        let key = LiveSetId(ctx.new_id());
+        connection.wide = Some(key);
         let mut batches = Vec::new();
-        for wish in std::mem::take(&mut up.wishes) {
-            for batch in &wish.batches {
-                if let Some(batch) = up.batches.get_mut(batch) {
-                    batch.stage = Stage::Live(key);
+        for pending in std::mem::take(&mut connection.pending_live_sets) {
+            for batch in &pending.batches {
+                if let Some(batch) = connection.batches.get_mut(batch) {
+                    batch.phase = BatchPhase::AwaitingLive(key);
                 }
             }
-            batches.extend(wish.batches);
+            batches.extend(pending.batches);
         }
-        let replaces = up.live.keys().copied().collect();
-        up.polled.clear();
-        up.poll_at = None;
-        up.wishes.push_back(Wish { key, scope: Scope::wide(), batches, replaces });
+        let replaces = connection.live.keys().copied().collect();
+        connection.polled.clear();
+        connection.poll_at = None;
+        connection.pending_live_sets.push_back(PendingLiveSet { key, scope: SyncScope::wide(), batches, replaces });
         true
     }
 }
 
 /// Closes a live set.
-pub(super) fn close_live(up: &mut Up, ctx: &mut Ctx<'_>, key: LiveKey) {
-    let Some(set) = up.live.remove(&key) else { return };
-    up.unmergeable = false;
-    for sub in set.subs {
-        up.close(ctx, sub, false);
+pub(super) fn close_live_set(connection: &mut Connection, ctx: &mut SyncContext<'_>, key: LiveSetId) {
+    let Some(set) = connection.live.remove(&key) else { return };
+    connection.cannot_merge = false;
+    for sub in set.subscriptions {
+        connection.close(ctx, sub, false);
     }
 }
 
-/// How a filter is asked for live (rule M3).
-fn live_form(mut filter: Filter, form: LiveForm, now: Timestamp) -> Filter {
+/// Returns a filter in the form for live subscriptions that the relay accepts: `limit: 0`, or else `limit: 1`, or else
+/// `since`.
+fn live_form(mut filter: Filter, form: LiveFilterForm, now: Timestamp) -> Filter {
     match form {
-        LiveForm::Zero => filter.limit = Some(0),
-        LiveForm::One => filter.limit = Some(1),
-        LiveForm::Since => filter.since = Some(Timestamp(now.0.saturating_sub(limits::SYNC_OVERLAP_GRASP_SECS))),
+        LiveFilterForm::Zero => filter.limit = Some(0),
+        LiveFilterForm::One => filter.limit = Some(1),
+        LiveFilterForm::Since => filter.since = Some(Timestamp(now.0.saturating_sub(limits::SYNC_GRASP_OVERLAP_SECS))),
     }
     filter
 }
 
-/// Puts filters into requests of at most so many and so many bytes.
-pub(super) fn requests(filters: Vec<Filter>, most: usize, bytes: usize) -> Vec<Vec<Filter>> {
+/// Packs filters into requests with at most `max_filters` filters and `max_bytes` bytes each.
+pub(super) fn pack_requests(filters: Vec<Filter>, max_filters: usize, max_bytes: usize) -> Vec<Vec<Filter>> {
     let mut requests: Vec<Vec<Filter>> = Vec::new();
     let mut size = 0;
     for filter in filters {
-        let length = text_bytes(&filter);
+        let length = json_bytes(&filter);
         match requests.last_mut() {
-            Some(last) if last.len() < most.max(1) && size + length <= bytes => {
+            Some(last) if last.len() < max_filters.max(1) && size + length <= max_bytes => {
                 size += length;
                 last.push(filter);
             }
@@ -287,9 +318,9 @@ pub(super) fn requests(filters: Vec<Filter>, most: usize, bytes: usize) -> Vec<V
     requests
 }
 
-/// About how many bytes a filter takes as text.
-pub(super) fn text_bytes(filter: &Filter) -> usize {
-    let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| text_len(value)).sum();
+/// Returns the approximate size of a filter as JSON.
+pub(super) fn json_bytes(filter: &Filter) -> usize {
+    let tags: usize = filter.tags.iter().flat_map(|(_, values)| values).map(|value| json_len(value)).sum();
     let ids = filter.ids.as_ref().map_or(0, Vec::len) + filter.authors.as_ref().map_or(0, Vec::len);
     80 + tags + ids * ID_BYTES
 }

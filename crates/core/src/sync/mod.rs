@@ -1,10 +1,16 @@
-//! The second machine: whom to listen to, and how to catch up.
+//! Relay-to-relay sync (GRASP-02): which relays to follow, and how to get live and stored events from them.
 //!
-//! A relay is one [`link`]. What is followed (`wants`) is asked for in batches: each opens a live subscription,
-//! waits until it is confirmed, and then asks for history, by reconciliation ([`nego`]) or in pages ([`page`]). Every
-//! event is judged like a client's (`flight`); what is refused is remembered ([`refused`]), so that it is not fetched
-//! again until what it needs has come. How often a relay is dialled is the business of its [`health`], how much is asked
-//! of it that of its [`terms`], and its complaints are understood in [`complaint`] and nowhere else.
+//! [`SyncMachine`] is a pure state machine without IO and clock. The sync thread of the server (`graspd/src/sync`) and
+//! the simulator drive it with [`io::SyncInput`] and carry out its [`io::SyncOutput`].
+//!
+//! The needs of all followed repositories are in `targets`, the state of each relay is in [`relay`]. Needs are
+//! requested in batches: each opens a live subscription (`live`), waits until it is confirmed, and then requests stored
+//! events by [`negentropy`] or in pages ([`pagination`]). Every event passes admission like an event of a client
+//! (`in_flight`); rejected events are remembered ([`rejected`]) until their dependencies arrive. [`health`] decides
+//! when a relay is dialled, [`relay_limits`] how much is requested from it, and [`rejection_text`] classifies the texts
+//! of its rejections.
+//!
+//! It depends only on `nostr`, `repo`, `limits`, `time` and `state_machine` of this crate. Design: `docs/design/sync.md`.
 
 mod batch;
 mod batch_planner;
@@ -39,329 +45,349 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use self::batch::JobId;
-use self::io::{AskId, Heard, Input, Output, Row, RowKey, Session};
-pub use self::view::{LinkView, Progress, RepoLink, View};
-use super::sync::context::{Chance, Ctx};
-use super::sync::dialing::Dials;
-use super::sync::fault_injection::Flaw;
-use super::sync::in_flight::Flights;
-use super::sync::recent_arrivals::Recent;
-use super::sync::rejected::{RefusedConfig, RefusedIndex};
-use super::sync::relay::{Link, LinkId};
-use super::sync::relay_record::Peer;
-use super::sync::relay_url::RelayUrl;
-use super::sync::targets::Wants;
+use self::batch::RequestId;
+use self::context::{Rng, SyncContext};
+use self::dialing::Dialer;
+use self::fault_injection::SyncFault;
+use self::in_flight::InFlightEvents;
+use self::io::{IncomingMessage, QueryId, SessionId, SyncInput, SyncOutput, SyncRow, SyncRowKey};
+use self::recent_arrivals::RecentArrivals;
+use self::rejected::{RejectedEventsConfig, RejectedEventsIndex};
+use self::relay::{RelayId, RelayState};
+use self::relay_record::RelayRecord;
+use self::relay_url::RelayUrl;
+use self::targets::RepoSyncIndex;
+pub use self::view::{CatchUpProgress, RelaySnapshot, RepoRelayStatus, SyncSnapshot};
 use crate::limits;
-use crate::repo::Service;
-use crate::state_machine::Machine;
-use crate::time::{Moment, Now, Timestamp};
+use crate::repo::ServiceAddress;
+use crate::state_machine::StateMachine;
+use crate::time::{MonoTime, Now, Timestamp};
 
-/// What sync is told once.
+/// Configuration of the sync machine.
 #[derive(Clone, Debug)]
 pub struct SyncConfig {
-    /// This service: it is never dialled.
-    pub service: Service,
-    /// What our NIP-11 document calls this instance: whoever shows it is ourselves under another name.
+    /// Address of this service, which is never dialled.
+    pub service: ServiceAddress,
+    /// `instance` of our NIP-11 document. A relay that shows the same value is this server under another URL.
     pub instance: String,
-    /// Relays that are followed whoever names them, and never dropped.
+    /// Relays that are followed even if no repository lists them, and are never removed.
     pub bootstrap: Vec<RelayUrl>,
-    /// Milliseconds for which interest is gathered.
-    pub window_millis: u64,
-    /// Values of one filter where the relay's limits allow it.
+    /// Length of the batch window in which changed needs are gathered.
+    pub batch_window_millis: u64,
+    /// Number of values of one filter, if all needs fit into the relay's limits that way.
     pub values_per_filter: usize,
-    /// Whether reconciliation is tried at all.
-    pub negentropy: bool,
-    /// How dialling is spaced.
+    /// Whether negentropy is used.
+    pub use_negentropy: bool,
+    /// Backoff after connection failures.
     pub backoff: health::BackoffConfig,
-    /// How long refused events are remembered.
-    pub refused: RefusedConfig,
-    /// What the coverage of an earlier life rests on; see [`relay_record::Covered`].
+    /// Limits of the rejected-events index.
+    pub rejected: RejectedEventsConfig,
+    /// Identifies store, policy and filter version. Stored coverage of another epoch is discarded; see
+    /// [`relay_record::CoverageRecord`].
     pub epoch: u64,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// A deliberate mistake, for the simulator.
+    /// A fault to inject, for the simulator.
     #[doc(hidden)]
-    pub flaw: Option<Flaw>,
+    pub fault: Option<SyncFault>,
 }
 
-/// The machine.
-pub struct Syncer {
+/// The sync machine. See the [module](self) documentation.
+pub struct SyncMachine {
     config: SyncConfig,
     now: Now,
-    ready: bool,
-    wants: Wants,
-    links: BTreeMap<LinkId, Link>,
-    places: BTreeMap<String, LinkId>,
-    sessions: BTreeMap<Session, LinkId>,
-    /// Rows of relays that nobody has wanted yet.
-    rows: BTreeMap<String, Peer>,
-    flights: Flights,
-    recent: Recent,
-    refused: RefusedIndex,
-    asks: BTreeMap<AskId, (LinkId, JobId)>,
-    dials: Dials,
-    /// When each link wants to be woken.
-    alarms: BTreeSet<(Moment, LinkId)>,
-    /// Places of relays that were wanted at the beginning and have no link yet.
-    unlinked: VecDeque<String>,
-    /// Links that have something to do now.
-    restless: BTreeSet<LinkId>,
-    negs: usize,
-    starved: BTreeSet<LinkId>,
-    chance: Chance,
-    next: u64,
-    next_link: u32,
-    save_at: Option<Moment>,
-    out: VecDeque<Output>,
+    is_ready: bool,
+    repo_index: RepoSyncIndex,
+    relays: BTreeMap<RelayId, RelayState>,
+    relay_ids: BTreeMap<String, RelayId>,
+    sessions: BTreeMap<SessionId, RelayId>,
+    /// Stored records of relays that are not followed, by URL without scheme.
+    stored_records: BTreeMap<String, RelayRecord>,
+    in_flight: InFlightEvents,
+    recent_arrivals: RecentArrivals,
+    rejected: RejectedEventsIndex,
+    queries: BTreeMap<QueryId, (RelayId, RequestId)>,
+    dialer: Dialer,
+    /// Wake-up times of the relays.
+    wake_times: BTreeSet<(MonoTime, RelayId)>,
+    /// Relays that were needed at the start and have not been added yet, as URL without scheme.
+    pending_relays: VecDeque<String>,
+    /// Relays that may have something to do now.
+    runnable: BTreeSet<RelayId>,
+    open_negentropy: usize,
+    waiting_for_negentropy: BTreeSet<RelayId>,
+    rng: Rng,
+    next_id: u64,
+    next_relay_id: u32,
+    save_at: Option<MonoTime>,
+    outputs: VecDeque<SyncOutput>,
 }
 
-impl Syncer {
-    /// A machine that follows nothing yet.
+impl SyncMachine {
+    /// Creates a machine without repositories and relays.
     #[must_use]
     pub fn new(config: SyncConfig) -> Self {
         Self {
             now: Now::default(),
-            ready: false,
-            wants: Wants::default(),
-            links: BTreeMap::new(),
-            places: BTreeMap::new(),
+            is_ready: false,
+            repo_index: RepoSyncIndex::default(),
+            relays: BTreeMap::new(),
+            relay_ids: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            flights: Flights::default(),
-            recent: Recent::default(),
-            refused: RefusedIndex::new(config.refused),
-            asks: BTreeMap::new(),
-            dials: Dials::default(),
-            alarms: BTreeSet::new(),
-            unlinked: VecDeque::new(),
-            restless: BTreeSet::new(),
-            negs: 0,
-            starved: BTreeSet::new(),
-            chance: Chance(config.seed),
-            next: 0,
-            next_link: 0,
+            stored_records: BTreeMap::new(),
+            in_flight: InFlightEvents::default(),
+            recent_arrivals: RecentArrivals::default(),
+            rejected: RejectedEventsIndex::new(config.rejected),
+            queries: BTreeMap::new(),
+            dialer: Dialer::default(),
+            wake_times: BTreeSet::new(),
+            pending_relays: VecDeque::new(),
+            runnable: BTreeSet::new(),
+            open_negentropy: 0,
+            waiting_for_negentropy: BTreeSet::new(),
+            rng: Rng(config.seed),
+            next_id: 0,
+            next_relay_id: 0,
             save_at: None,
-            out: VecDeque::new(),
+            outputs: VecDeque::new(),
             config,
         }
     }
 
-    fn flawed(&self, flaw: Flaw) -> bool {
-        fault_injection::makes(self.config.flaw, flaw)
+    fn has_fault(&self, fault: SyncFault) -> bool {
+        fault_injection::is_injected(self.config.fault, fault)
     }
 
-    /// Lets a link work with a view of everything else.
-    fn with<R>(&mut self, id: LinkId, work: impl FnOnce(&mut Link, &mut Ctx<'_>) -> R) -> Option<R> {
-        let link = self.links.get_mut(&id)?;
-        let mut ctx = Ctx {
+    /// Runs an action on a relay, with access to the shared parts of the machine.
+    fn with_relay<R>(
+        &mut self,
+        id: RelayId,
+        action: impl FnOnce(&mut RelayState, &mut SyncContext<'_>) -> R,
+    ) -> Option<R> {
+        let relay = self.relays.get_mut(&id)?;
+        let mut ctx = SyncContext {
             now: self.now,
             config: &self.config,
-            wants: &self.wants,
-            refused: &self.refused,
-            out: &mut self.out,
-            next: &mut self.next,
-            asks: &mut self.asks,
-            negs: &mut self.negs,
-            starved: &mut self.starved,
-            chance: &mut self.chance,
+            repo_index: &self.repo_index,
+            rejected: &self.rejected,
+            outputs: &mut self.outputs,
+            next_id: &mut self.next_id,
+            queries: &mut self.queries,
+            open_negentropy: &mut self.open_negentropy,
+            waiting_for_negentropy: &mut self.waiting_for_negentropy,
+            rng: &mut self.rng,
         };
-        Some(work(link, &mut ctx))
+        Some(action(relay, &mut ctx))
     }
 
-    fn begin(&mut self) {
-        self.ready = true;
-        self.forget_what_old_rules_refused();
+    /// Starts to follow relays, after all stored rows and repository needs have been taken in.
+    fn start(&mut self) {
+        self.is_ready = true;
+        self.clear_outdated_rejections();
         for url in self.config.bootstrap.clone() {
-            self.link_to(&url, true);
+            self.add_relay(&url, true);
         }
-        // What nobody has wanted for a month is forgotten.
-        let old = |peer: &Peer| self.now.wall.secs_since(peer.wanted_at) > limits::SYNC_PEER_SECS;
-        let gone: Vec<String> =
-            self.rows.iter().filter(|(_, peer)| old(peer)).map(|(place, _)| place.clone()).collect();
-        for place in gone {
-            if let Some(peer) = self.rows.remove(&place) {
-                self.out.push_back(Output::Forget(RowKey::Peer(peer.url)));
+        // Records of relays that have not been needed for a month are deleted.
+        let is_unused =
+            |record: &RelayRecord| self.now.wall.secs_since(record.wanted_at) > limits::UNUSED_RELAY_FORGET_SECS;
+        let unused: Vec<String> = self
+            .stored_records
+            .iter()
+            .filter(|(_, record)| is_unused(record))
+            .map(|(relay_key, _)| relay_key.clone())
+            .collect();
+        for relay_key in unused {
+            if let Some(record) = self.stored_records.remove(&relay_key) {
+                self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Relay(record.url)));
             }
         }
-        self.unlinked = self.wants.places().map(|(place, _)| place.clone()).collect();
-        self.link_some();
+        self.pending_relays = self.repo_index.relays().map(|(relay_key, _)| relay_key.clone()).collect();
+        self.create_pending_relays();
     }
 
-    /// Makes the next few of the links that there are from the beginning: each looks at all that its relay is wanted for.
-    fn link_some(&mut self) {
-        for _ in 0..limits::SYNC_LINK_SLICE {
-            let Some(place) = self.unlinked.pop_front() else { break };
-            self.relink(&place);
+    /// Adds the next few relays that were needed at the start. In slices, because each visits all its repositories.
+    fn create_pending_relays(&mut self) {
+        for _ in 0..limits::SYNC_STARTUP_SLICE_RELAYS {
+            let Some(relay_key) = self.pending_relays.pop_front() else { break };
+            self.update_relay(&relay_key);
         }
-        if self.unlinked.is_empty() {
-            // What is followed from now on was not followed then.
-            for link in self.links.values_mut() {
-                link.restored = None;
+        if self.pending_relays.is_empty() {
+            // Repositories that are added from now on were not covered by an earlier process.
+            for relay in self.relays.values_mut() {
+                relay.restored_up_to = None;
             }
         }
     }
 
-    fn heard(&mut self, session: Session, heard: Heard) {
+    /// Handles a message from a relay.
+    fn on_message(&mut self, session: SessionId, message: IncomingMessage) {
         let Some(id) = self.sessions.get(&session).copied() else {
-            if let Heard::Event(_, _, io::Standing::New) = heard {
-                self.out.push_back(Output::Release(session));
+            if let IncomingMessage::Event(_, _, io::EventPresence::New) = message {
+                self.outputs.push_back(SyncOutput::ReleasePermit(session));
             }
             return;
         };
-        self.dials.sign(id, self.now.mono);
+        self.dialer.record_message(id, self.now.mono);
         let now = self.now;
-        if let Some(link) = self.links.get_mut(&id) {
-            link.heard = Some(now);
+        if let Some(relay) = self.relays.get_mut(&id) {
+            relay.last_message = Some(now);
         }
-        match heard {
-            Heard::Event(sub, event, standing) => self.event(id, session, (sub, event, standing)),
+        match message {
+            IncomingMessage::Event(sub, event, presence) => self.on_event(id, session, (sub, event, presence)),
             other => {
-                let leave = self.with(id, |link, ctx| link.hear(ctx, other)).unwrap_or(false);
-                if leave {
-                    self.hang_up(id);
+                let must_disconnect = self.with_relay(id, |relay, ctx| relay.on_message(ctx, other)).unwrap_or(false);
+                if must_disconnect {
+                    self.disconnect(id);
                 }
             }
         }
-        self.restless.insert(id);
+        self.runnable.insert(id);
     }
 
-    /// Lets every restless link work, a bounded number at a time.
-    fn work(&mut self) {
-        for _ in 0..limits::SYNC_LINKS_A_STEP {
-            let Some(id) = self.restless.pop_first() else { break };
-            let negs = self.negs;
-            self.with(id, |link, ctx| link.drive(ctx));
-            if self.negs < negs {
-                let starved = std::mem::take(&mut self.starved);
-                self.restless.extend(starved);
+    /// Runs the relays that have something to do, a bounded number at a time.
+    fn run_relays(&mut self) {
+        for _ in 0..limits::SYNC_STEP_RELAYS {
+            let Some(id) = self.runnable.pop_first() else { break };
+            let before = self.open_negentropy;
+            self.with_relay(id, |relay, ctx| relay.run(ctx));
+            if self.open_negentropy < before {
+                let waiting = std::mem::take(&mut self.waiting_for_negentropy);
+                self.runnable.extend(waiting);
             }
-            self.set_alarm(id);
+            self.schedule_wake(id);
         }
-        if self.negs < limits::SYNC_NEGS {
-            let starved = std::mem::take(&mut self.starved);
-            self.restless.extend(starved.into_iter().filter(|id| self.links.contains_key(id)));
+        if self.open_negentropy < limits::MAX_CONCURRENT_RECONCILIATIONS {
+            let waiting = std::mem::take(&mut self.waiting_for_negentropy);
+            self.runnable.extend(waiting.into_iter().filter(|id| self.relays.contains_key(id)));
         }
-        self.dial();
+        self.dial_due_relays();
     }
 
-    fn set_alarm(&mut self, id: LinkId) {
+    /// Updates the wake-up time of a relay and the time of the next save.
+    fn schedule_wake(&mut self, id: RelayId) {
         let now = self.now;
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let next = link.next_alarm(now, self.config.flaw);
-        if link.unsaved || link.up().is_some() {
-            let secs = if link.unsaved { limits::SYNC_SAVE_SECS } else { limits::SYNC_HEARD_SECS };
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        let next = relay.next_wake(now, self.config.fault);
+        if relay.is_unsaved || relay.connection().is_some() {
+            let secs = if relay.is_unsaved { limits::RELAY_ROW_SAVE_SECS } else { limits::RELAY_HEARD_SAVE_SECS };
             let at = now.mono.plus_secs(secs);
             self.save_at = Some(self.save_at.map_or(at, |save| save.min(at)));
         }
-        if next == link.alarm {
+        if next == relay.wake_at {
             return;
         }
-        if let Some(old) = std::mem::replace(&mut link.alarm, next) {
-            self.alarms.remove(&(old, id));
+        if let Some(old) = std::mem::replace(&mut relay.wake_at, next) {
+            self.wake_times.remove(&(old, id));
         }
         if let Some(next) = next {
-            self.alarms.insert((next, id));
+            self.wake_times.insert((next, id));
         }
     }
 }
 
-impl Machine for Syncer {
-    type Input = Input;
-    type Output = Output;
+impl StateMachine for SyncMachine {
+    type Input = SyncInput;
+    type Output = SyncOutput;
 
-    fn handle(&mut self, now: Now, input: Input) {
+    fn handle(&mut self, now: Now, input: SyncInput) {
         self.now = now;
         match input {
-            Input::Restored(restored) => self.restore(restored),
-            Input::Ready => self.begin(),
-            Input::Interest(name, followed) => self.interest(name, followed),
-            Input::Roots(repo, roots) => self.rooted(&repo, roots),
-            Input::Served(arrived) => self.served(&arrived),
-            Input::Up(session, terms) => self.up(session, terms),
-            Input::Heard(session, heard) => self.heard(session, heard),
-            Input::Unsent(session, bytes) => {
+            SyncInput::Restored(row) => self.restore(row),
+            SyncInput::Ready => self.start(),
+            SyncInput::RepoNeeds(identifier, needs) => self.update_repo_needs(identifier, needs),
+            SyncInput::RootEvents(repo, roots) => self.on_root_events(&repo, roots),
+            SyncInput::Served(served) => self.on_served(&served),
+            SyncInput::Connected(session, nip11) => self.on_connected(session, nip11),
+            SyncInput::Message(session, message) => self.on_message(session, message),
+            SyncInput::Unsent(session, bytes) => {
                 if let Some(id) = self.sessions.get(&session).copied() {
-                    self.with(id, |link, _| link.session(session).map(|up| up.unsent = bytes));
-                    self.restless.insert(id);
+                    self.with_relay(id, |relay, _| {
+                        relay.connection_of(session).map(|connection| connection.unsent_bytes = bytes)
+                    });
+                    self.runnable.insert(id);
                 }
             }
-            Input::Down(session, loss) => self.down(session, loss),
-            Input::Ids(ask, ids) => {
-                if let Some((id, job)) = self.asks.remove(&ask) {
-                    self.with(id, |link, ctx| link.local_ids(ctx, job, ids));
-                    self.restless.insert(id);
+            SyncInput::Disconnected(session, reason) => self.on_disconnected(session, reason),
+            SyncInput::LocalIds(query, ids) => {
+                if let Some((id, request)) = self.queries.remove(&query) {
+                    self.with_relay(id, |relay, ctx| relay.on_local_ids(ctx, request, ids));
+                    self.runnable.insert(id);
                 }
             }
-            Input::Missing(ask, ids) => {
-                if let Some((id, job)) = self.asks.remove(&ask) {
-                    self.with(id, |link, ctx| link.missing(ctx, job, ids));
-                    self.restless.insert(id);
+            SyncInput::MissingIds(query, ids) => {
+                if let Some((id, request)) = self.queries.remove(&query) {
+                    self.with_relay(id, |relay, ctx| relay.on_missing_ids(ctx, request, ids));
+                    self.runnable.insert(id);
                 }
             }
-            Input::Judged(ticket, judgement) => self.judged(ticket, judgement),
-            Input::Order(order) => self.order(&order),
-            Input::Rules(rules) => self.new_rules(rules),
+            SyncInput::SubmitResult(id, result) => self.on_submit_result(id, result),
+            SyncInput::Command(command) => self.run_command(&command),
+            SyncInput::PolicyChanged(change) => self.change_policy(change),
         }
-        self.work();
+        self.run_relays();
     }
 
-    fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+    fn poll(&mut self) -> Option<SyncOutput> {
+        self.outputs.pop_front()
     }
 
-    fn alarm(&self) -> Option<(Moment, &'static str)> {
-        let links = self.alarms.first().map(|(at, _)| (*at, "a relay"));
-        let window = self.wants.closes.map(|at| (at, "the window"));
-        let dial = self.dials.next().map(|at| (at, "a dial"));
-        let save = self.save_at.map(|at| (at, "rows"));
-        let more = !self.restless.is_empty() || !self.unlinked.is_empty() || self.refused.has_more();
-        let more = more.then_some((self.now.mono, "more to do"));
-        [links, window, dial, save, more].into_iter().flatten().min()
+    fn alarm(&self) -> Option<(MonoTime, &'static str)> {
+        let relays = self.wake_times.first().map(|(at, _)| (*at, "relay"));
+        let window = self.repo_index.window_closes_at.map(|at| (at, "batch window"));
+        let dial = self.dialer.next().map(|at| (at, "dial"));
+        let save = self.save_at.map(|at| (at, "save"));
+        let has_more =
+            !self.runnable.is_empty() || !self.pending_relays.is_empty() || self.rejected.has_pending_wakes();
+        let more = has_more.then_some((self.now.mono, "more work"));
+        [relays, window, dial, save, more].into_iter().flatten().min()
     }
 
     fn wake(&mut self, now: Now) {
         self.now = now;
-        if !self.unlinked.is_empty() {
-            self.link_some();
+        if !self.pending_relays.is_empty() {
+            self.create_pending_relays();
         }
-        if self.wants.closes.is_some_and(|at| at <= now.mono) {
+        if self.repo_index.window_closes_at.is_some_and(|at| at <= now.mono) {
             self.close_window();
         }
-        while let Some((at, id)) = self.alarms.first().copied() {
+        while let Some((at, id)) = self.wake_times.first().copied() {
             if at > now.mono {
                 break;
             }
-            self.alarms.remove(&(at, id));
-            if let Some(link) = self.links.get_mut(&id) {
-                link.alarm = None;
+            self.wake_times.remove(&(at, id));
+            if let Some(relay) = self.relays.get_mut(&id) {
+                relay.wake_at = None;
             }
-            self.due(id);
-            self.restless.insert(id);
+            self.on_wake(id);
+            self.runnable.insert(id);
         }
         if self.save_at.is_some_and(|at| at <= now.mono) {
             self.save();
-            for _ in 0..limits::SYNC_EXPIRY_SLICES {
-                let gone = self.refused.expire(now);
-                if gone.is_empty() {
+            for _ in 0..limits::REJECTED_EXPIRY_SLICES_PER_STEP {
+                let expired = self.rejected.expire(now);
+                if expired.is_empty() {
                     break;
                 }
-                self.out.extend(gone.into_iter().map(|id| Output::Forget(RowKey::Refused(id))));
+                self.outputs.extend(expired.into_iter().map(|id| SyncOutput::DeleteRow(SyncRowKey::Rejected(id))));
             }
         }
-        let more = self.refused.more();
-        self.reconsider(more);
-        self.work();
+        let woken = self.rejected.wake_next();
+        self.resubmit_woken(woken);
+        self.run_relays();
     }
 }
 
-/// Which layer an event belongs to, for the refused index.
-fn layer(event: &crate::nostr::Event) -> rejected::Layer {
+/// Returns the layer of an event in the rejected-events index.
+fn rejected_layer(event: &crate::nostr::Event) -> rejected::RejectedLayer {
     use crate::nostr::kinds::{ANNOUNCEMENT, STATE};
-    if matches!(event.kind, ANNOUNCEMENT | STATE) { rejected::Layer::Announcements } else { rejected::Layer::Related }
+    if matches!(event.kind, ANNOUNCEMENT | STATE) {
+        rejected::RejectedLayer::Announcements
+    } else {
+        rejected::RejectedLayer::Related
+    }
 }
 
-/// The earlier of two times.
-fn earlier(a: Option<Timestamp>, b: Timestamp) -> Timestamp {
-    a.map_or(b, |a| a.min(b))
+/// Returns the earlier of two times.
+fn earlier(first: Option<Timestamp>, second: Timestamp) -> Timestamp {
+    first.map_or(second, |first| first.min(second))
 }

@@ -1,184 +1,217 @@
-//! What a relay says, and what follows from it.
+//! Handling of messages from a relay.
 
 use std::sync::Arc;
 
-use super::batch::{Ask, BatchId, Doing, End, JobId};
-use super::fault_injection::Flaw;
-use super::io::{Heard, More, SubId};
-use super::pagination::PageTurn;
-use super::relay::{Empty, Late, Link, State, What};
-use super::scheduler::page;
-use super::{Ctx, limits};
+use super::batch::{AnswerState, BatchId, QueuedRequest, RequestId, RequestKind};
+use super::fault_injection::SyncFault;
+use super::io::{EoseHint, IncomingMessage, SubscriptionId};
+use super::pagination::PageOutcome;
+use super::relay::{ConnectionState, EmptyAnswer, LateDelivery, RelayState, SubscriptionPurpose};
+use super::scheduler::first_page;
+use super::{SyncContext, limits};
 use crate::nostr::event::Event;
 
-/// Whom a delivery belongs to.
-pub(super) struct Delivery {
+/// What an event from a relay belongs to.
+pub(super) struct DeliveredEvent {
     pub(super) batch: Option<BatchId>,
-    /// By a live subscription that has sent all it had stored.
-    pub(super) live: bool,
-    /// By the subscription without tags.
-    pub(super) wide: bool,
-    /// It shows that what was had of this relay is not all: the connection must end, and another one begin afresh.
-    pub(super) late: bool,
+    /// Whether it came from a live subscription after EOSE.
+    pub(super) is_live: bool,
+    /// Whether it came from the wide live set.
+    pub(super) is_wide: bool,
+    /// Whether it shows that the relay sends stored events after EOSE. Then earlier answers were incomplete, and the
+    /// connection must end so that the next one requests everything.
+    pub(super) is_late: bool,
 }
 
-impl Link {
-    /// Anything but an event. `true` if the connection must end.
-    pub(super) fn hear(&mut self, ctx: &mut Ctx<'_>, heard: Heard) -> bool {
-        match heard {
-            Heard::Eose(sub, more) => self.eose(ctx, sub, more),
-            Heard::Closed(sub, text) => return self.closed(ctx, sub, &text),
-            Heard::NegErr(sub, text, _) => return self.closed(ctx, sub, &text),
-            Heard::NegMsg(sub, message) => self.neg_msg(ctx, sub, &message),
-            Heard::Notice(text) => return self.notice(ctx, &text),
-            Heard::Ok(accepted, text) => return self.answered(ctx, accepted, &text),
-            Heard::Auth(challenge) => self.challenged(ctx, challenge),
-            Heard::Nonsense => {
-                let Some(up) = self.up_mut() else { return false };
-                up.nonsense += 1;
-                return up.nonsense > limits::SYNC_NONSENSE;
+impl RelayState {
+    /// Handles any message except an event. Returns `true` if the connection must end.
+    pub(super) fn on_message(&mut self, ctx: &mut SyncContext<'_>, message: IncomingMessage) -> bool {
+        match message {
+            IncomingMessage::Eose(sub, hint) => self.on_eose(ctx, sub, hint),
+            IncomingMessage::Closed(sub, text) => return self.on_closed(ctx, sub, &text),
+            IncomingMessage::NegErr(sub, text, _) => return self.on_closed(ctx, sub, &text),
+            IncomingMessage::NegMsg(sub, message) => self.on_neg_msg(ctx, sub, &message),
+            IncomingMessage::Notice(text) => return self.on_notice(ctx, &text),
+            IncomingMessage::Ok(accepted, text) => return self.on_auth_reply(ctx, accepted, &text),
+            IncomingMessage::Auth(challenge) => self.on_auth_challenge(ctx, challenge),
+            IncomingMessage::Invalid => {
+                let Some(connection) = self.connection_mut() else { return false };
+                connection.invalid_messages += 1;
+                return connection.invalid_messages > limits::MAX_UNPARSEABLE_MESSAGES;
             }
-            Heard::TooLarge(sub) => {
-                // It counts as delivered: the same page would bring it again.
-                self.progress(ctx, sub);
+            IncomingMessage::TooLarge(sub) => {
+                // It counts as progress: requesting it again would have the same result.
+                self.extend_deadline(ctx, sub);
             }
-            Heard::Alive | Heard::Event(..) => {}
+            IncomingMessage::Alive | IncomingMessage::Event(..) => {}
         }
         false
     }
 
-    pub(super) fn progress(&mut self, ctx: &Ctx<'_>, sub: SubId) -> Option<JobId> {
-        let up = self.up_mut()?;
-        let What::Job(id) = up.subs.get(&sub)?.what else { return None };
-        let job = up.jobs.get_mut(&id)?;
-        let wait = if job.end == End::Awaited { limits::SYNC_PROGRESS_SECS } else { limits::SYNC_LATE_SECS };
-        job.deadline = Some(ctx.now.mono.plus_secs(wait).min(job.began.plus_secs(limits::SYNC_JOB_SECS)));
+    /// Extends the deadline of the request of a subscription, because it made progress. Returns the request.
+    pub(super) fn extend_deadline(&mut self, ctx: &SyncContext<'_>, sub: SubscriptionId) -> Option<RequestId> {
+        let connection = self.connection_mut()?;
+        let SubscriptionPurpose::Request(id) = connection.subscriptions.get(&sub)?.purpose else { return None };
+        let request = connection.requests.get_mut(&id)?;
+        let wait_secs = if request.answer == AnswerState::Pending {
+            limits::SYNC_REQUEST_STALL_SECS
+        } else {
+            limits::LATE_EVENT_WINDOW_SECS
+        };
+        request.deadline = Some(
+            ctx.now.mono.plus_secs(wait_secs).min(request.started_at.plus_secs(limits::SYNC_REQUEST_TIMEOUT_SECS)),
+        );
         Some(id)
     }
 
-    /// An event comes. Whom it belongs to.
-    pub(super) fn deliver(&mut self, ctx: &Ctx<'_>, sub: SubId, event: &Arc<Event>) -> Delivery {
-        let job = self.progress(ctx, sub);
+    /// Counts an event for its request or live set, and returns what it belongs to.
+    pub(super) fn attribute_event(
+        &mut self,
+        ctx: &SyncContext<'_>,
+        sub: SubscriptionId,
+        event: &Arc<Event>,
+    ) -> DeliveredEvent {
+        let request = self.extend_deadline(ctx, sub);
         let wall = ctx.now.wall;
-        let mut delivery = Delivery { batch: None, live: false, wide: false, late: false };
-        let State::Up(up) = &mut self.state else { return delivery };
-        let Some(open) = up.subs.get(&sub) else {
-            if self.late == Late::No && up.came_late(sub, event.created_at, ctx.now.mono) {
-                self.late = Late::Found;
-                delivery.late = true;
+        let mut delivery = DeliveredEvent { batch: None, is_live: false, is_wide: false, is_late: false };
+        let ConnectionState::Connected(connection) = &mut self.connection else { return delivery };
+        let Some(subscription) = connection.subscriptions.get(&sub) else {
+            if self.late_delivery == LateDelivery::No
+                && connection.record_late_event(sub, event.created_at, ctx.now.mono)
+            {
+                self.late_delivery = LateDelivery::JustDetected;
+                delivery.is_late = true;
             }
             return delivery;
         };
-        if let What::Live(key) = open.what {
-            delivery.live = open.answered;
-            delivery.wide = up.wide == Some(key);
-            if open.answered {
-                let late = wall.secs_since(event.created_at);
-                self.fast_by = Some(self.fast_by.map_or(late, |least| least.min(late)));
+        if let SubscriptionPurpose::Live(key) = subscription.purpose {
+            delivery.is_live = subscription.is_answered;
+            delivery.is_wide = connection.wide == Some(key);
+            if subscription.is_answered {
+                let age_secs = wall.secs_since(event.created_at);
+                self.clock_ahead_secs = Some(self.clock_ahead_secs.map_or(age_secs, |least| least.min(age_secs)));
             }
             return delivery;
         }
-        let Some(job) = job.and_then(|id| up.jobs.get_mut(&id)) else { return delivery };
-        delivery.batch = Some(job.batch);
-        match &mut job.doing {
-            Doing::Group(_, count) => *count += 1,
-            Doing::Page(pages) => pages.heard(event.id, event.created_at),
-            Doing::Fetching { asked, .. } => drop(asked.remove(&event.id)),
+        let Some(request) = request.and_then(|id| connection.requests.get_mut(&id)) else { return delivery };
+        delivery.batch = Some(request.batch);
+        match &mut request.kind {
+            RequestKind::Group(_, count) => *count += 1,
+            RequestKind::Page(pages) => pages.record_event(event.id, event.created_at),
+            RequestKind::FetchIds { missing, .. } => drop(missing.remove(&event.id)),
             _ => {}
         }
         delivery
     }
 
-    pub(super) fn eose(&mut self, ctx: &mut Ctx<'_>, sub: SubId, more: Option<More>) {
-        let late = self.late;
-        let Some(up) = self.up_mut() else { return };
-        let Some(open) = up.subs.get_mut(&sub) else { return };
-        let first = !std::mem::replace(&mut open.answered, true);
-        match open.what {
-            What::Closing(_) => drop(up.subs.remove(&sub)),
-            What::Live(key) => {
-                let Some(set) = up.live.get_mut(&key) else { return };
-                set.unconfirmed.remove(&sub);
-                set.doubtful &= !first;
-                up.refusals = 0;
-                if set.unconfirmed.is_empty() {
-                    self.live_confirmed(ctx, key);
+    /// Handles EOSE: confirms a live set, or ends a request.
+    pub(super) fn on_eose(&mut self, ctx: &mut SyncContext<'_>, sub: SubscriptionId, hint: Option<EoseHint>) {
+        let late_delivery = self.late_delivery;
+        let Some(connection) = self.connection_mut() else { return };
+        let Some(subscription) = connection.subscriptions.get_mut(&sub) else { return };
+        let is_first = !std::mem::replace(&mut subscription.is_answered, true);
+        match subscription.purpose {
+            SubscriptionPurpose::Closing(_) => drop(connection.subscriptions.remove(&sub)),
+            SubscriptionPurpose::Live(key) => {
+                let Some(set) = connection.live.get_mut(&key) else { return };
+                set.awaiting_eose.remove(&sub);
+                set.timed_out &= !is_first;
+                connection.consecutive_rejections = 0;
+                if set.awaiting_eose.is_empty() {
+                    self.on_live_confirmed(ctx, key);
                 }
             }
-            What::Job(id) if first => {
-                up.pace = (up.pace + 1).min(limits::SYNC_PACE);
-                up.refusals = 0;
-                let Some(job) = up.jobs.get_mut(&id) else { return };
-                let until = ctx.now.mono.plus_secs(limits::SYNC_LATE_SECS);
-                if late == Late::Known {
-                    job.end = End::Said(more);
-                    job.deadline = Some(until);
+            SubscriptionPurpose::Request(id) if is_first => {
+                connection.concurrency = (connection.concurrency + 1).min(limits::MAX_CONCURRENT_REQUESTS);
+                connection.consecutive_rejections = 0;
+                let Some(request) = connection.requests.get_mut(&id) else { return };
+                let until = ctx.now.mono.plus_secs(limits::LATE_EVENT_WINDOW_SECS);
+                if late_delivery == LateDelivery::Known {
+                    request.answer = AnswerState::Ended(hint);
+                    request.deadline = Some(until);
                     return;
                 }
-                if job.is_empty() {
-                    up.empty.truncate(limits::SYNC_LATE_REQUESTS - 1);
-                    up.empty.push_front(Empty { sub, asked: ctx.now.wall, until, late: 0 });
+                if request.is_empty() {
+                    connection.empty_answers.truncate(limits::MAX_LATE_REQUESTS - 1);
+                    connection.empty_answers.push_front(EmptyAnswer {
+                        sub,
+                        requested_at: ctx.now.wall,
+                        until,
+                        late_events: 0,
+                    });
                 }
-                self.finish(ctx, id, Some(sub), more);
+                self.finish_request(ctx, id, Some(sub), hint);
             }
-            What::Job(_) => {}
+            SubscriptionPurpose::Request(_) => {}
         }
     }
 
-    /// A request is over.
-    pub(super) fn finish(&mut self, ctx: &mut Ctx<'_>, id: JobId, sub: Option<SubId>, more: Option<More>) {
-        if let Some((up, sub)) = self.up_mut().zip(sub) {
-            up.close(ctx, sub, false);
+    /// Closes the subscription of a request and handles its answer.
+    pub(super) fn finish_request(
+        &mut self,
+        ctx: &mut SyncContext<'_>,
+        id: RequestId,
+        sub: Option<SubscriptionId>,
+        hint: Option<EoseHint>,
+    ) {
+        if let Some((connection, sub)) = self.connection_mut().zip(sub) {
+            connection.close(ctx, sub, false);
         }
-        self.job_answered(ctx, id, more);
+        self.on_request_answered(ctx, id, hint);
     }
 
-    /// A request has sent all that it will.
-    pub(super) fn job_answered(&mut self, ctx: &mut Ctx<'_>, id: JobId, more: Option<More>) {
-        let compares = self.speaks_negentropy(ctx.now, ctx.config.negentropy);
-        let Some(job) = self.end_job(ctx, id) else { return };
-        let State::Up(up) = &mut self.state else { return };
-        let limit = up.budget.page;
-        let Some(batch) = up.batches.get_mut(&job.batch) else { return };
-        match job.doing {
-            Doing::Group(filters, count) => {
-                let short = more.is_none() && count < limit as usize && up.cap.is_short(count);
-                let whole = more == Some(More::Finish) || short;
-                if !whole && !ctx.flawed(Flaw::CursorPerGroup) {
-                    // Some filter may have been cut short, and nobody can say which: each is paged alone.
-                    batch.todo.extend(filters.into_iter().map(|filter| page(filter, limit)));
+    /// Handles the complete answer of a request: queues further pages or ids, or fails the batch.
+    pub(super) fn on_request_answered(&mut self, ctx: &mut SyncContext<'_>, id: RequestId, hint: Option<EoseHint>) {
+        let can_compare = self.can_use_negentropy(ctx.now, ctx.config.use_negentropy);
+        let Some(request) = self.remove_request(ctx, id) else { return };
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        let limit = connection.relay_limits.page_size;
+        let Some(batch) = connection.batches.get_mut(&request.batch) else { return };
+        match request.kind {
+            RequestKind::Group(filters, count) => {
+                let is_short = hint.is_none() && count < limit as usize && connection.page_sizes.is_short(count);
+                let is_complete = hint == Some(EoseHint::Complete) || is_short;
+                if !is_complete && !ctx.has_fault(SyncFault::CursorPerGroup) {
+                    // The answer of some filter may have been cut, and it is unknown of which. Each is paged alone.
+                    batch.queue.extend(filters.into_iter().map(|filter| first_page(filter, limit)));
                 }
             }
-            Doing::Page(mut pages) => match pages.ended(more, &mut up.cap) {
-                PageTurn::Done => {}
-                PageTurn::Next => batch.todo.push_front(Ask::Page(pages)),
-                PageTurn::Split(filters) => {
+            RequestKind::Page(mut pages) => match pages.finish_page(hint, &mut connection.page_sizes) {
+                PageOutcome::Done => {}
+                PageOutcome::Next => batch.queue.push_front(QueuedRequest::Page(pages)),
+                PageOutcome::Split(filters) => {
                     for filter in filters.into_iter().rev() {
-                        batch.todo.push_front(page(filter, limit));
+                        batch.queue.push_front(first_page(filter, limit));
                     }
                 }
-                PageTurn::SteppedOver(second) => {
-                    // Comparing needs no pages; if that is not possible, what else the second has is lost.
+                PageOutcome::SteppedOver(second) => {
+                    // Negentropy needs no pages. Without it, the rest of this second cannot be fetched.
                     match pages.one_second(second) {
-                        _ if ctx.flawed(Flaw::SameSecondSkipped) => {}
-                        filter if compares => batch.todo.push_back(Ask::Compare(filter)),
-                        _ => self.overfull = true,
+                        _ if ctx.has_fault(SyncFault::SameSecondSkipped) => {}
+                        filter if can_compare => batch.queue.push_back(QueuedRequest::Compare(filter)),
+                        _ => self.history_incomplete = true,
                     }
-                    batch.todo.push_front(Ask::Page(pages));
+                    batch.queue.push_front(QueuedRequest::Page(pages));
                 }
-                PageTurn::GaveUp => batch.trouble("pages without end"),
+                PageOutcome::GaveUp => batch.fail("too many pages for one filter"),
             },
-            Doing::Fetching { asked, count, left, round } => {
-                if !left.is_empty() {
-                    batch.todo.push_front(Ask::Fetch(left, round));
+            RequestKind::FetchIds { missing, count, remaining, round } => {
+                if !remaining.is_empty() {
+                    batch.queue.push_front(QueuedRequest::FetchIds(remaining, round));
                 }
-                if !asked.is_empty() && round != u8::MAX {
-                    // An answer that was cut is no refusal: the rest is asked for as if for the first time.
-                    let cut = asked.len() < count && !up.cap.is_short(count - asked.len());
-                    self.look(ctx, job.batch, asked.into_iter().collect(), if cut { round } else { round + 1 });
+                if !missing.is_empty() && round != u8::MAX {
+                    // If the answer may have been cut, the missing events are not withheld, and this attempt does not
+                    // count.
+                    let is_cut = missing.len() < count && !connection.page_sizes.is_short(count - missing.len());
+                    self.query_missing(
+                        ctx,
+                        request.batch,
+                        missing.into_iter().collect(),
+                        if is_cut { round } else { round + 1 },
+                    );
                 }
             }
-            Doing::Comparing(_) | Doing::Reconciling(..) | Doing::Looking(_) => {}
+            RequestKind::QueryingLocalIds(_) | RequestKind::Negentropy(..) | RequestKind::QueryingMissingIds(_) => {}
         }
     }
 }

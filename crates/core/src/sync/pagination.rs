@@ -1,203 +1,217 @@
-//! Pages of one filter, the newest first: how the history of a relay that cannot compare sets is had (rules B9, M4).
+//! Pagination of one filter with `until`, from the newest event to the oldest. Used for historic sync from relays without
+//! negentropy.
 //!
-//! A page ends where its relay wants; nobody says that there is more. So the next page begins at the oldest second of the
-//! last one, that second included, until a page is too small to have been cut.
+//! A relay ends a page where it wants and usually does not say whether there are more events. The next page therefore
+//! begins at the oldest second of the last one, including that second, until a page is too small to have been cut.
+//!
+//! Pure state, one per filter; driven by `scheduler` and `on_message`. See `docs/design/sync.md#pagination`.
 
 use std::collections::BTreeSet;
 
-use super::io::More;
+use super::io::EoseHint;
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
 use crate::time::Timestamp;
 
-/// How large the pages of a relay get, as far as one session has shown.
+/// The largest page that a relay has sent in a session. Decides whether a page may have been cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PageCap {
+pub struct PageSizeTracker {
     largest: usize,
-    trusting: bool,
+    assumes_short: bool,
 }
 
-impl PageCap {
-    /// One that takes the largest page that is asked for as the size of a full one: a deliberate mistake.
-    pub(super) fn trusting(trusting: bool) -> Self {
-        Self { largest: 0, trusting }
+impl PageSizeTracker {
+    /// Creates a tracker that takes every page below the requested limit for the last one. Only for fault injection.
+    pub(super) fn assuming_short(assumes_short: bool) -> Self {
+        Self { largest: 0, assumes_short }
     }
 
-    /// A page of so many events came.
-    pub fn see(&mut self, count: usize) {
+    /// Records the size of a page.
+    pub fn record(&mut self, count: usize) {
         self.largest = self.largest.max(count);
     }
 
-    /// Whether no page was larger. A smaller one that is full of one second may be all there is of it.
+    /// Returns whether no page was larger than `count`. A smaller page that contains only one second may contain all
+    /// events of it.
     #[must_use]
-    pub fn fills(self, count: usize) -> bool {
+    pub fn is_largest(self, count: usize) -> bool {
         count >= self.largest
     }
 
-    /// Whether a page of so many events cannot have been cut. A tenth is allowed for what a relay takes out of a full
-    /// page before it sends it.
+    /// Returns whether a page of `count` events cannot have been cut. A tolerance of a tenth allows for events that a relay
+    /// removes from a full page before it sends it.
     #[must_use]
     pub fn is_short(self, count: usize) -> bool {
-        self.trusting || count < limits::PAGE_FLOOR || count < self.largest.saturating_mul(9).div_ceil(10)
+        self.assumes_short || count < limits::MIN_CUT_PAGE_EVENTS || count < self.largest.saturating_mul(9).div_ceil(10)
     }
 }
 
-/// What follows a page.
+/// What follows after a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PageTurn {
-    /// That was all.
+pub enum PageOutcome {
+    /// All events have been received.
     Done,
-    /// There may be more: ask again.
+    /// There may be more events: request the next page.
     Next,
-    /// One second fills a page. These filters together ask for the same and for less each; they go on, each with pages of
-    /// its own, where these stood. These are over.
+    /// A whole page lies in one second. Pagination continues at the same point with each of these filters, which together
+    /// match the same events. This pagination is over.
     Split(Vec<Filter>),
-    /// This second fills a page and nothing is left to divide: pages cannot bring what else it has. Ask again for what is
-    /// older.
+    /// A whole page lies in this second, and the filter cannot be split. Pages cannot return the other events of the
+    /// second. The next page continues with older events.
     SteppedOver(Timestamp),
-    /// The relay does not answer what it is asked, or does not come to an end.
+    /// The relay sends events outside the filter, or does not come to an end.
     GaveUp,
 }
 
-/// The pages of one filter.
+/// Pagination state of one filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pages {
-    /// As it was given.
+pub struct PaginationState {
+    /// The original filter.
     filter: Filter,
     limit: usize,
-    /// The current page begins here, inclusive; `None` for the newest event.
+    /// Upper end of the current page, inclusive. `None` means from the newest event.
     until: Option<Timestamp>,
-    /// What earlier pages brought of that second.
-    known: BTreeSet<EventId>,
-    page: Page,
-    /// How many pages have ended.
-    ended: usize,
-    /// The oldest second of the window was stepped over: nothing is below.
-    bottom: bool,
+    /// Events of the second `until` that earlier pages contained.
+    seen_at_until: BTreeSet<EventId>,
+    page: CurrentPage,
+    /// Number of finished pages.
+    page_count: usize,
+    /// The oldest second of the window was stepped over, so there are no older events.
+    reached_bottom: bool,
 }
 
-/// The page that is coming in.
+/// The page that is being received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Page {
-    /// Deliveries, whatever they are.
-    raw: usize,
-    /// Those that lie in the window.
-    inside: usize,
-    /// Whether one of them is of the first second and was not known.
-    unseen: bool,
-    /// The oldest second.
+struct CurrentPage {
+    /// Number of deliveries, including unrequested events and duplicates.
+    received: usize,
+    /// Number of deliveries within the time window.
+    in_window: usize,
+    /// Whether an event of the second `until` was not in an earlier page.
+    has_new_in_first_second: bool,
+    /// Oldest second of the page.
     oldest: Option<Timestamp>,
-    /// The events of that second.
-    edge: BTreeSet<EventId>,
+    /// Events of the oldest second.
+    oldest_ids: BTreeSet<EventId>,
 }
 
-impl Pages {
-    /// Pages of this filter, of at most `limit` events each: from the newest event that it allows, or from where earlier
-    /// pages stood.
+impl PaginationState {
+    /// Creates the pagination of a filter with at most `limit` events per page. Starts at the newest event of the filter, or
+    /// at the cursor `resume_at` of an earlier pagination.
     #[must_use]
-    pub fn new(filter: Filter, limit: usize, reaching: Option<Timestamp>) -> Self {
-        let until = [filter.until, reaching].into_iter().flatten().min();
+    pub fn new(filter: Filter, limit: usize, resume_at: Option<Timestamp>) -> Self {
+        let until = [filter.until, resume_at].into_iter().flatten().min();
         let limit = limit.max(1);
-        Self { filter, limit, until, known: BTreeSet::new(), page: Page::default(), ended: 0, bottom: false }
+        Self {
+            filter,
+            limit,
+            until,
+            seen_at_until: BTreeSet::new(),
+            page: CurrentPage::default(),
+            page_count: 0,
+            reached_bottom: false,
+        }
     }
 
-    /// What is to be asked for now.
+    /// Returns the filter of the current page.
     #[must_use]
-    pub fn request(&self) -> Filter {
+    pub fn next_filter(&self) -> Filter {
         Filter { until: self.until, limit: Some(self.limit), ..self.filter.clone() }
     }
 
-    /// An event of the current page came. Each delivery counts, also one that was not asked for: it took the place of
-    /// another. But only what lies in the window says how far the pages are.
-    pub fn heard(&mut self, id: EventId, at: Timestamp) {
+    /// Records an event of the current page. Every delivery counts, including unrequested ones, because it takes the place
+    /// of another event in the page. But only events within the window move the cursor.
+    pub fn record_event(&mut self, id: EventId, at: Timestamp) {
         let page = &mut self.page;
-        page.raw += 1;
+        page.received += 1;
         if self.until.is_some_and(|until| at > until) || self.filter.since.is_some_and(|since| at < since) {
             return;
         }
-        page.inside += 1;
-        if self.until == Some(at) && !self.known.contains(&id) {
-            // Beyond the bound nothing is news, or a flood of one second would never end.
-            page.unseen |= self.known.len() < limits::MAX_SECOND_IDS;
+        page.in_window += 1;
+        if self.until == Some(at) && !self.seen_at_until.contains(&id) {
+            // Above the bound no event counts as new, otherwise a flood of events of one second would never end.
+            page.has_new_in_first_second |= self.seen_at_until.len() < limits::MAX_IDS_PER_SECOND;
         }
         if page.oldest.is_none_or(|oldest| at < oldest) {
             page.oldest = Some(at);
-            page.edge.clear();
+            page.oldest_ids.clear();
         }
-        if page.oldest == Some(at) && page.edge.len() < limits::MAX_SECOND_IDS {
-            page.edge.insert(id);
+        if page.oldest == Some(at) && page.oldest_ids.len() < limits::MAX_IDS_PER_SECOND {
+            page.oldest_ids.insert(id);
         }
     }
 
-    /// The current page has ended, and what the relay says about it.
-    pub fn ended(&mut self, more: Option<More>, cap: &mut PageCap) -> PageTurn {
+    /// Handles the EOSE of the current page, with the NIP-67 hint of the relay if there is one.
+    pub fn finish_page(&mut self, more: Option<EoseHint>, cap: &mut PageSizeTracker) -> PageOutcome {
         let page = std::mem::take(&mut self.page);
-        self.ended += 1;
-        // A relay that sends more than it is asked for says nothing about the size of its full pages.
-        cap.see(page.raw.min(self.limit));
-        let short = more.is_none() && page.raw < self.limit && cap.is_short(page.raw);
-        if more == Some(More::Finish) || page.raw == 0 || short || self.bottom {
-            PageTurn::Done
-        } else if self.ended >= limits::MAX_PAGES {
-            PageTurn::GaveUp
-        } else if page.unseen || page.oldest.is_some_and(|oldest| self.until.is_none_or(|until| oldest < until)) {
-            self.go_on(page);
-            PageTurn::Next
-        } else if page.raw - page.inside > page.inside {
-            // It fills its pages with what was not asked for: dividing the filter would not help.
-            PageTurn::GaveUp
+        self.page_count += 1;
+        // Events above the requested limit say nothing about the size of a full page.
+        cap.record(page.received.min(self.limit));
+        let short = more.is_none() && page.received < self.limit && cap.is_short(page.received);
+        if more == Some(EoseHint::Complete) || page.received == 0 || short || self.reached_bottom {
+            PageOutcome::Done
+        } else if self.page_count >= limits::MAX_PAGES_PER_FILTER {
+            PageOutcome::GaveUp
+        } else if page.has_new_in_first_second
+            || page.oldest.is_some_and(|oldest| self.until.is_none_or(|until| oldest < until))
+        {
+            self.advance(page);
+            PageOutcome::Next
+        } else if page.received - page.in_window > page.in_window {
+            // The relay fills its pages with unrequested events, so splitting the filter would not help.
+            PageOutcome::GaveUp
         } else {
-            let cut = cap.fills(page.raw);
-            self.part().map_or_else(|| self.step_over(cut), PageTurn::Split)
+            let cut = cap.is_largest(page.received);
+            self.split_filter().map_or_else(|| self.step_over(cut), PageOutcome::Split)
         }
     }
 
-    /// A filter for one second of what is asked for.
+    /// Returns the filter restricted to one second.
     #[must_use]
     pub fn one_second(&self, second: Timestamp) -> Filter {
         Filter { since: Some(second), until: Some(second), limit: None, ..self.filter.clone() }
     }
 
-    /// Where pages that go on later have to begin; `None` if at the newest event.
+    /// Returns the time at which a later pagination has to resume; `None` for the newest event.
     #[must_use]
     pub fn cursor(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// Whether nothing has come of the current page.
+    /// Returns whether no event of the current page has arrived.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.page.raw == 0
+        self.page.received == 0
     }
 
-    /// How many pages have ended.
+    /// Returns the number of finished pages.
     #[must_use]
-    pub fn pages(&self) -> usize {
-        self.ended
+    pub fn page_count(&self) -> usize {
+        self.page_count
     }
 
-    fn go_on(&mut self, page: Page) {
+    fn advance(&mut self, page: CurrentPage) {
         if page.oldest != self.until {
             self.until = page.oldest;
-            self.known.clear();
+            self.seen_at_until.clear();
         }
-        let room = limits::MAX_SECOND_IDS.saturating_sub(self.known.len());
-        self.known.extend(page.edge.into_iter().take(room));
+        let room = limits::MAX_IDS_PER_SECOND.saturating_sub(self.seen_at_until.len());
+        self.seen_at_until.extend(page.oldest_ids.into_iter().take(room));
     }
 
-    fn step_over(&mut self, cut: bool) -> PageTurn {
+    fn step_over(&mut self, cut: bool) -> PageOutcome {
         let second = self.until.unwrap_or_default();
-        self.bottom = second <= self.filter.since.unwrap_or_default();
-        if !self.bottom {
+        self.reached_bottom = second <= self.filter.since.unwrap_or_default();
+        if !self.reached_bottom {
             self.until = Some(Timestamp(second.0 - 1));
-            self.known.clear();
+            self.seen_at_until.clear();
         }
-        if cut { PageTurn::SteppedOver(second) } else { PageTurn::Next }
+        if cut { PageOutcome::SteppedOver(second) } else { PageOutcome::Next }
     }
 
-    /// Two filters that together ask for the same; `None` if no list has two values.
-    fn part(&self) -> Option<Vec<Filter>> {
+    /// Splits the filter into two that together match the same events. Returns `None` if no list has two values.
+    fn split_filter(&self) -> Option<Vec<Filter>> {
         let whole = Filter { until: self.until, ..self.filter.clone() };
         let halves = |change: &dyn Fn(&mut Filter, bool)| {
             let half = |upper| {

@@ -1,153 +1,165 @@
-//! What is written down of relays, what comes back of it, and what the operator wants of them.
+//! Restores and stores relay records, and runs commands of the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fault_injection::Flaw;
-use super::io::{NewRules, Order, Output, Restored, Row, RowKey};
-use super::relay::Link;
-use super::relay_record::Peer;
+use super::fault_injection::SyncFault;
+use super::io::{RelayCommand, RestoredRow, SyncOutput, SyncPolicyChange, SyncRow, SyncRowKey};
+use super::relay::RelayState;
+use super::relay_record::RelayRecord;
 use super::relay_url::RelayUrl;
-use super::{Syncer, health, relay_record};
+use super::{SyncMachine, health, relay_record};
 use crate::limits;
 use crate::time::Now;
 
-impl Syncer {
-    pub(super) fn restore(&mut self, restored: Restored) {
-        match restored {
-            Restored::Peer(peer) => drop(self.rows.insert(peer.url.place().to_owned(), *peer)),
-            Restored::Refused(row) => self.refused.restore(row, self.now),
+impl SyncMachine {
+    /// Takes in a row that an earlier process stored.
+    pub(super) fn restore(&mut self, row: RestoredRow) {
+        match row {
+            RestoredRow::Relay(record) => {
+                drop(self.stored_records.insert(record.url.without_scheme().to_owned(), *record))
+            }
+            RestoredRow::Rejected(row) => self.rejected.restore(row, self.now),
         }
     }
 
-    /// There are other rules. If they are wider, nothing that was had under the old ones is all that there is now.
-    pub(super) fn new_rules(&mut self, rules: NewRules) {
-        let NewRules { epoch, bootstrap, wider } = rules;
+    /// Applies changed settings. If they accept more than before, everything is requested again.
+    pub(super) fn change_policy(&mut self, change: SyncPolicyChange) {
+        let SyncPolicyChange { epoch, bootstrap, accepts_more } = change;
         let now = self.now;
         self.config.epoch = epoch;
         self.config.bootstrap = bootstrap;
-        if wider {
-            self.refused.clear_ruled();
+        if accepts_more {
+            self.rejected.clear_policy_rejections();
         }
-        let wanted: BTreeSet<&str> = self.config.bootstrap.iter().map(RelayUrl::place).collect();
-        let mut others = Vec::new();
-        for (id, link) in &mut self.links {
-            link.unsaved = true;
-            if wider {
-                // Until it has been asked in full again, its row says that nothing of it is had.
-                link.announced = false;
-                link.restored = None;
-                link.next_full = now.mono;
-                if link.up().is_none() {
-                    link.heard = None;
+        let configured: BTreeSet<&str> = self.config.bootstrap.iter().map(RelayUrl::without_scheme).collect();
+        let mut changed = Vec::new();
+        for (id, relay) in &mut self.relays {
+            relay.is_unsaved = true;
+            if accepts_more {
+                // Its record claims no coverage until everything has been requested again.
+                relay.announcements_synced = false;
+                relay.restored_up_to = None;
+                relay.next_full_sync = now.mono;
+                if relay.connection().is_none() {
+                    relay.last_message = None;
                 }
-                self.restless.insert(*id);
+                self.runnable.insert(*id);
             }
-            let bootstrap = wanted.contains(link.url.place());
-            if bootstrap != link.bootstrap {
-                link.bootstrap = bootstrap;
-                others.push(link.url.place().to_owned());
+            let is_bootstrap = configured.contains(relay.url.without_scheme());
+            if is_bootstrap != relay.is_bootstrap {
+                relay.is_bootstrap = is_bootstrap;
+                changed.push(relay.url.without_scheme().to_owned());
             }
         }
-        if self.ready {
+        if self.is_ready {
             for url in self.config.bootstrap.clone() {
-                self.link_to(&url, true);
+                self.add_relay(&url, true);
             }
         }
-        for place in others {
-            self.relink(&place);
+        for relay_key in changed {
+            self.update_relay(&relay_key);
         }
         self.save_at = Some(now.mono);
     }
 
-    /// At the beginning: the last process may have had other rules, and what they refused may be wanted now.
-    pub(super) fn forget_what_old_rules_refused(&mut self) {
-        let covered = self.rows.values().filter_map(|peer| peer.covered);
+    /// At the start: forgets rejections by policy if the last process had other settings.
+    pub(super) fn clear_outdated_rejections(&mut self) {
+        let covered = self.stored_records.values().filter_map(|record| record.covered);
         let last = covered.max_by_key(|covered| covered.lost_at);
         if last.is_none_or(|covered| covered.epoch != self.config.epoch) {
-            self.refused.clear_ruled();
+            self.rejected.clear_policy_rejections();
         }
     }
 
-    /// Writes down what has changed of relays.
+    /// Stores the records of relays that have changed.
     pub(super) fn save(&mut self) {
         self.save_at = None;
         let now = self.now;
         let epoch = self.config.epoch;
-        // A relay that was merely heard has a newer time in its row, so that a crash costs a quick reconnect.
-        let heard = |link: &Link| {
-            link.up().is_some()
-                && link.heard.map(|heard| heard.mono) > link.saved.map(|at| at.plus_secs(limits::SYNC_HEARD_SECS))
+        // The time of the last message is stored from time to time, so that a quick reconnect is possible after a
+        // crash.
+        let has_new_message = |relay: &RelayState| {
+            relay.connection().is_some()
+                && relay.last_message.map(|message| message.mono)
+                    > relay.saved_at.map(|at| at.plus_secs(limits::RELAY_HEARD_SAVE_SECS))
         };
-        let forgetful = self.flawed(Flaw::FlightForgotten);
-        let unjudged = if forgetful { BTreeMap::new() } else { self.flights.unjudged() };
-        for link in self.links.values_mut().filter(|link| link.unsaved || heard(link)) {
-            link.unsaved = false;
-            link.saved = Some(now.mono);
-            link.count_time(now);
-            let peer = link.row(now, epoch, &self.wants, unjudged.get(&link.id).copied());
-            self.out.push_back(Output::Remember(Row::Peer(Box::new(peer))));
+        let skips_in_flight = self.has_fault(SyncFault::InFlightNotPersisted);
+        let oldest_pending =
+            if skips_in_flight { BTreeMap::new() } else { self.in_flight.oldest_pending_live_events() };
+        for relay in self.relays.values_mut().filter(|relay| relay.is_unsaved || has_new_message(relay)) {
+            relay.is_unsaved = false;
+            relay.saved_at = Some(now.mono);
+            relay.update_time_totals(now);
+            let record = relay.to_record(now, epoch, &self.repo_index, oldest_pending.get(&relay.id).copied());
+            self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record))));
         }
     }
 
-    /// Wants everything written down that is known of relays: the process is about to end.
+    /// Stores the records of all relays. Called before the process ends.
     pub fn save_all(&mut self, now: Now) {
         self.now = now;
-        for link in self.links.values_mut() {
-            link.unsaved = true;
+        for relay in self.relays.values_mut() {
+            relay.is_unsaved = true;
         }
         self.save();
     }
 
-    pub(super) fn order(&mut self, order: &Order) {
-        let url = match order {
-            Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url) => {
-                url
-            }
+    /// Runs a command of the operator.
+    pub(super) fn run_command(&mut self, command: &RelayCommand) {
+        let url = match command {
+            RelayCommand::Retry(url)
+            | RelayCommand::Pause(url)
+            | RelayCommand::Resume(url)
+            | RelayCommand::Forget(url)
+            | RelayCommand::Reconcile(url) => url,
         };
         let now = self.now;
-        let Some(id) = self.places.get(url.place()).copied() else { return self.order_row(order, url) };
-        let Some(link) = self.links.get_mut(&id) else { return };
-        match order {
-            Order::Retry(_) => {
-                link.health.unpark();
-                link.health.retry_now(now);
+        let Some(id) = self.relay_ids.get(url.without_scheme()).copied() else {
+            return self.run_command_on_record(command, url);
+        };
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        match command {
+            RelayCommand::Retry(_) => {
+                relay.health.unpark();
+                relay.health.retry_now(now);
             }
-            Order::Pause(_) => link.paused = true,
-            Order::Resume(_) => link.paused = false,
-            Order::Forget(_) => {
-                link.learned = relay_record::Learned::default();
-                link.totals = relay_record::Totals::default();
-                link.health = health::Health::new(self.config.backoff, &relay_record::HealthRow::default(), now);
-                link.announced = false;
-                link.restored = None;
-                link.is_self = false;
+            RelayCommand::Pause(_) => relay.is_paused = true,
+            RelayCommand::Resume(_) => relay.is_paused = false,
+            RelayCommand::Forget(_) => {
+                relay.learned = relay_record::LearnedLimits::default();
+                relay.totals = relay_record::RelayTotals::default();
+                relay.health =
+                    health::RelayHealth::new(self.config.backoff, &relay_record::HealthRecord::default(), now);
+                relay.announcements_synced = false;
+                relay.restored_up_to = None;
+                relay.is_self = false;
             }
-            Order::Reconcile(_) => link.next_full = now.mono,
+            RelayCommand::Reconcile(_) => relay.next_full_sync = now.mono,
         }
-        link.unsaved = true;
-        if let Order::Pause(_) | Order::Forget(_) = order {
-            self.hang_up(id);
+        relay.is_unsaved = true;
+        if let RelayCommand::Pause(_) | RelayCommand::Forget(_) = command {
+            self.disconnect(id);
         }
-        self.restless.insert(id);
-        // Whoever gave it is told when it is on disk.
+        self.runnable.insert(id);
+        // The command is confirmed when the record is on disk.
         self.save();
     }
 
-    /// The operator wants something of a relay that nobody wants now: it counts when somebody does again.
-    pub(super) fn order_row(&mut self, order: &Order, url: &RelayUrl) {
-        match order {
-            Order::Pause(_) | Order::Resume(_) => {
-                let new = || Peer { url: url.clone(), wanted_at: self.now.wall, ..Peer::default() };
-                let row = self.rows.entry(url.place().to_owned()).or_insert_with(new);
-                row.paused = matches!(order, Order::Pause(_));
-                self.out.push_back(Output::Remember(Row::Peer(Box::new(row.clone()))));
+    /// Runs a command on the record of a relay that is not followed. It takes effect when the relay is needed again.
+    pub(super) fn run_command_on_record(&mut self, command: &RelayCommand, url: &RelayUrl) {
+        match command {
+            RelayCommand::Pause(_) | RelayCommand::Resume(_) => {
+                let new = || RelayRecord { url: url.clone(), wanted_at: self.now.wall, ..RelayRecord::default() };
+                let record = self.stored_records.entry(url.without_scheme().to_owned()).or_insert_with(new);
+                record.paused = matches!(command, RelayCommand::Pause(_));
+                self.outputs.push_back(SyncOutput::StoreRow(SyncRow::Relay(Box::new(record.clone()))));
             }
-            Order::Forget(_) => {
-                if let Some(row) = self.rows.remove(url.place()) {
-                    self.out.push_back(Output::Forget(RowKey::Peer(row.url)));
+            RelayCommand::Forget(_) => {
+                if let Some(record) = self.stored_records.remove(url.without_scheme()) {
+                    self.outputs.push_back(SyncOutput::DeleteRow(SyncRowKey::Relay(record.url)));
                 }
             }
-            Order::Retry(_) | Order::Reconcile(_) => {}
+            RelayCommand::Retry(_) | RelayCommand::Reconcile(_) => {}
         }
     }
 }

@@ -1,74 +1,75 @@
-//! What has come while events were on their way to a verdict.
+//! Recently served events, to detect dependencies that arrive while an event is in flight.
 //!
-//! An event may be refused for want of something that came a moment after it, in the same commit. Whoever is told of the
-//! arrival first and of the refusal then would remember the refusal for a week; so what came lately is looked at once more.
+//! An event may be rejected because of a dependency that arrives directly after it, in the same commit. The machine
+//! gets the arrival first and the rejection afterwards, so the arrival would not wake the rejected event, which would
+//! then be remembered for a week. Therefore recent arrivals are checked when an event is rejected.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::io::Arrived;
+use super::io::ServedEvent;
 use super::rejected::Dependency;
 use crate::limits;
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::kinds;
 use crate::repo::Identifier;
 
-/// A moment in the order in which sync is told of things.
+/// Position in the order of arrivals.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Tick(u64);
+pub(super) struct ArrivalTick(u64);
 
-/// Something that came, or that something refers to.
+/// Something that arrived, or that an arrival references.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Key {
-    Came(Dependency),
+enum ArrivalKey {
+    Arrived(Dependency),
     RefersToEvent(EventId),
-    RefersTo(Coordinate),
+    RefersToCoordinate(Coordinate),
 }
 
-/// What came lately.
+/// Recent arrivals, at most [`limits::MAX_RECENT_ARRIVALS`].
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct RecentArrivals {
     tick: u64,
-    latest: BTreeMap<Key, u64>,
-    order: VecDeque<(u64, Key)>,
+    latest: BTreeMap<ArrivalKey, u64>,
+    order: VecDeque<(u64, ArrivalKey)>,
 }
 
-impl Recent {
-    /// Now.
-    pub(super) fn now(&self) -> Tick {
-        Tick(self.tick)
+impl RecentArrivals {
+    /// Returns the current position.
+    pub(super) fn current_tick(&self) -> ArrivalTick {
+        ArrivalTick(self.tick)
     }
 
-    /// An event is served.
-    pub(super) fn arrive(&mut self, arrived: &Arrived) {
+    /// Records a served event.
+    pub(super) fn record(&mut self, served: &ServedEvent) {
         self.tick += 1;
-        self.note(Key::Came(Dependency::Event(arrived.id)));
-        self.note(Key::Came(Dependency::Author(arrived.author)));
-        if let Some(coordinate) = &arrived.coordinate {
-            self.note(Key::Came(Dependency::Coordinate(coordinate.clone())));
+        self.insert(ArrivalKey::Arrived(Dependency::Event(served.id)));
+        self.insert(ArrivalKey::Arrived(Dependency::Author(served.author)));
+        if let Some(coordinate) = &served.coordinate {
+            self.insert(ArrivalKey::Arrived(Dependency::Coordinate(coordinate.clone())));
             if coordinate.kind == kinds::ANNOUNCEMENT
-                && let Some(name) = Identifier::new(&coordinate.d)
+                && let Some(identifier) = Identifier::new(&coordinate.d)
             {
-                self.note(Key::Came(Dependency::Name(name)));
+                self.insert(ArrivalKey::Arrived(Dependency::Identifier(identifier)));
             }
         }
-        for id in arrived.ids.iter().take(limits::MAX_REFERENCES) {
-            self.note(Key::RefersToEvent(*id));
+        for id in served.ids.iter().take(limits::MAX_EVENT_REFERENCES) {
+            self.insert(ArrivalKey::RefersToEvent(*id));
         }
-        for coordinate in arrived.coordinates.iter().take(limits::MAX_REFERENCES) {
-            self.note(Key::RefersTo(coordinate.clone()));
+        for coordinate in served.coordinates.iter().take(limits::MAX_EVENT_REFERENCES) {
+            self.insert(ArrivalKey::RefersToCoordinate(coordinate.clone()));
         }
     }
 
-    /// What is followed under a name has changed.
-    pub(super) fn follow(&mut self, name: &Identifier) {
+    /// Records that the needs of repositories with an identifier changed.
+    pub(super) fn record_needs_change(&mut self, identifier: &Identifier) {
         self.tick += 1;
-        self.note(Key::Came(Dependency::Name(name.clone())));
+        self.insert(ArrivalKey::Arrived(Dependency::Identifier(identifier.clone())));
     }
 
-    fn note(&mut self, key: Key) {
+    fn insert(&mut self, key: ArrivalKey) {
         self.latest.insert(key.clone(), self.tick);
         self.order.push_back((self.tick, key));
-        while self.order.len() > limits::MAX_RECENT
+        while self.order.len() > limits::MAX_RECENT_ARRIVALS
             && let Some((tick, key)) = self.order.pop_front()
         {
             if self.latest.get(&key) == Some(&tick) {
@@ -77,11 +78,13 @@ impl Recent {
         }
     }
 
-    /// Whether something has come since then that may change a refusal.
-    pub(super) fn changes(&self, event: &Event, since: Tick) -> bool {
-        let later = |key: &Key| self.latest.get(key).is_some_and(|tick| *tick > since.0);
-        let own = event.coordinate().is_some_and(|coordinate| later(&Key::RefersTo(coordinate)));
-        own || later(&Key::RefersToEvent(event.id))
-            || Dependency::all_of(event).into_iter().any(|need| later(&Key::Came(need)))
+    /// Whether something arrived since then that may change the rejection of an event.
+    pub(super) fn may_change_rejection(&self, event: &Event, since: ArrivalTick) -> bool {
+        let is_later = |key: &ArrivalKey| self.latest.get(key).is_some_and(|tick| *tick > since.0);
+        let is_referenced =
+            event.coordinate().is_some_and(|coordinate| is_later(&ArrivalKey::RefersToCoordinate(coordinate)));
+        is_referenced
+            || is_later(&ArrivalKey::RefersToEvent(event.id))
+            || Dependency::from_event(event).into_iter().any(|need| is_later(&ArrivalKey::Arrived(need)))
     }
 }

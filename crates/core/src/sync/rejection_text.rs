@@ -4,42 +4,42 @@ use crate::limits;
 
 /// What a relay complains about. The same texts come as NOTICE, CLOSED, NEG-ERR or OK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Complaint {
+pub enum RelayRejection {
     /// We ask too often.
-    Rate,
+    RateLimited,
     /// We have too many subscriptions or reconciliations open.
-    Slots,
+    TooManySubscriptions,
     /// Our subscriptions together are larger than this many bytes.
-    Bytes(u64),
+    SubscriptionBytes(u64),
     /// A request has too many filters.
-    FilterCount,
+    TooManyFilters,
     /// A filter, or the message with it, has a form or a size that it does not take.
-    FilterShape,
+    UnsupportedFilter,
     /// It does not take `limit: 0`.
-    LimitZero,
+    LimitZeroRejected,
     /// The answer would be too large.
-    ResultSize,
+    ResultTooLarge,
     /// It does not speak negentropy, or another version of it.
     NoNegentropy,
     /// We must authenticate.
     AuthRequired,
     /// It wants nothing to do with us.
-    Policy,
+    NotAllowed,
     /// It says goodbye: it restarts, stops, or ends this connection.
-    Closing,
+    ConnectionClosing,
     /// Nothing that we act upon.
-    Other,
+    Unclassified,
 }
 
 /// Phrases that must all be there.
-type All = &'static [&'static str];
+type AllPhrases = &'static [&'static str];
 
 /// What is meant if any of the alternatives is there. Read from the top: the specific stands before the general.
 ///
 /// Phrases are looked for in a text of lower-case words with one space between them and around them.
-const RULES: &[(Complaint, &[All])] = &[
+const REJECTION_PATTERNS: &[(RelayRejection, &[AllPhrases])] = &[
     (
-        Complaint::Policy,
+        RelayRejection::NotAllowed,
         &[
             &["subscription id ", "length"],
             &["subscription id ", " long "],
@@ -53,7 +53,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::AuthRequired,
+        RelayRejection::AuthRequired,
         &[
             &[" auth required "],
             &[" auth is required "],
@@ -72,11 +72,11 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::Bytes(0),
+        RelayRejection::SubscriptionBytes(0),
         &[&["subscriptions", "bytes "], &["subscription", "exceed", "bytes "], &["subscriptions", "max size"]],
     ),
     (
-        Complaint::LimitZero,
+        RelayRejection::LimitZeroRejected,
         &[
             &[" limit ", "positive"],
             &[" limit ", " got 0 "],
@@ -96,7 +96,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::FilterCount,
+        RelayRejection::TooManyFilters,
         &[
             &["filter count"],
             &["number of filters"],
@@ -116,7 +116,7 @@ const RULES: &[(Complaint, &[All])] = &[
     ),
     // What says that a command is not known means the only unusual one that we use.
     (
-        Complaint::NoNegentropy,
+        RelayRejection::NoNegentropy,
         &[
             &["negentropy", "not support"],
             &["negentropy", "unsupported"],
@@ -159,7 +159,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::ResultSize,
+        RelayRejection::ResultTooLarge,
         &[
             &["query results"],
             &["too many results"],
@@ -183,9 +183,12 @@ const RULES: &[(Complaint, &[All])] = &[
             &[" filter ", "too broad"],
         ],
     ),
-    (Complaint::Rate, &[&["throttl"], &["per second"], &["per minute"], &[" a minute "], &["subscription rate"]]),
     (
-        Complaint::Slots,
+        RelayRejection::RateLimited,
+        &[&["throttl"], &["per second"], &["per minute"], &[" a minute "], &["subscription rate"]],
+    ),
+    (
+        RelayRejection::TooManySubscriptions,
         &[
             &["concurrent", " req"],
             &["concurrent", " neg"],
@@ -209,7 +212,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::FilterShape,
+        RelayRejection::UnsupportedFilter,
         &[
             &["bad req"],
             &["invalid", " filter"],
@@ -252,7 +255,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::Rate,
+        RelayRejection::RateLimited,
         &[
             &[" rate ", " limit"],
             &["ratelimit"],
@@ -273,7 +276,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::Closing,
+        RelayRejection::ConnectionClosing,
         &[
             &["shutting down"],
             &["shut down"],
@@ -294,11 +297,11 @@ const RULES: &[(Complaint, &[All])] = &[
             &["is stopping"],
         ],
     ),
-    (Complaint::Rate, &[&["try again later"], &[" busy "], &["overload"], &["temporarily unavailable"]]),
+    (RelayRejection::RateLimited, &[&["try again later"], &[" busy "], &["overload"], &["temporarily unavailable"]]),
     // What is wrong with publishing is nothing to us.
-    (Complaint::Policy, &[&[" restricted ", " read"], &[" blocked ", " read"], &["allowed to read"]]),
+    (RelayRejection::NotAllowed, &[&[" restricted ", " read"], &[" blocked ", " read"], &["allowed to read"]]),
     (
-        Complaint::Other,
+        RelayRejection::Unclassified,
         &[
             &["duplicate"],
             &[" already "],
@@ -312,7 +315,7 @@ const RULES: &[(Complaint, &[All])] = &[
         ],
     ),
     (
-        Complaint::Policy,
+        RelayRejection::NotAllowed,
         &[
             &[" blocked "],
             &[" restricted "],
@@ -342,39 +345,42 @@ const RULES: &[(Complaint, &[All])] = &[
     ),
     // What is wrong with an authentication or with a negentropy message is not wrong with a filter.
     (
-        Complaint::Other,
+        RelayRejection::Unclassified,
         &[&["challenge"], &["relay tag"], &["signature"], &["created at"], &["kind 22242"], &["negentropy message"]],
     ),
 ];
 
 /// With these, a text that says nothing else is about the request.
-const ABOUT_THE_REQUEST: [&str; 2] = [" invalid ", " unsupported "];
+const REQUEST_ERROR_PREFIXES: [&str; 2] = [" invalid ", " unsupported "];
 
-impl Complaint {
-    /// Reads a notice. Only its first [`limits::MAX_COMPLAINT_BYTES`] are looked at.
+impl RelayRejection {
+    /// Reads a notice. Only its first [`limits::MAX_NOTICE_BYTES`] are looked at.
     #[must_use]
-    pub fn read(text: &str) -> Self {
-        let text = beginning(text).to_lowercase();
-        let words = words(&text);
-        let is_meant = |all: &All| all.iter().all(|phrase| words.contains(phrase));
-        let found = RULES.iter().find(|(_, any)| any.iter().any(is_meant)).map(|(complaint, _)| *complaint);
+    pub fn classify(text: &str) -> Self {
+        let text = clip(text).to_lowercase();
+        let words = normalize(&text);
+        let matches_all = |all: &AllPhrases| all.iter().all(|phrase| words.contains(phrase));
+        let found =
+            REJECTION_PATTERNS.iter().find(|(_, any)| any.iter().any(matches_all)).map(|(rejection, _)| *rejection);
         match found {
-            Some(Self::Bytes(_)) => number_of_bytes(&text).map_or(Self::Slots, Self::Bytes),
-            Some(complaint) => complaint,
-            None if ABOUT_THE_REQUEST.iter().any(|prefix| words.starts_with(prefix)) => Self::FilterShape,
-            None => Self::Other,
+            Some(Self::SubscriptionBytes(_)) => {
+                parse_byte_count(&text).map_or(Self::TooManySubscriptions, Self::SubscriptionBytes)
+            }
+            Some(rejection) => rejection,
+            None if REQUEST_ERROR_PREFIXES.iter().any(|prefix| words.starts_with(prefix)) => Self::UnsupportedFilter,
+            None => Self::Unclassified,
         }
     }
 }
 
 /// The part that is looked at.
-fn beginning(text: &str) -> &str {
-    let end = (0..=text.len().min(limits::MAX_COMPLAINT_BYTES)).rev().find(|at| text.is_char_boundary(*at));
+fn clip(text: &str) -> &str {
+    let end = (0..=text.len().min(limits::MAX_NOTICE_BYTES)).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
 /// The words with one space between them and around them.
-fn words(text: &str) -> String {
+fn normalize(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push(' ');
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
@@ -385,7 +391,7 @@ fn words(text: &str) -> String {
 }
 
 /// The number before the word "bytes". Thousands may be set off by commas or underscores.
-fn number_of_bytes(text: &str) -> Option<u64> {
+fn parse_byte_count(text: &str) -> Option<u64> {
     let before = text[..text.find("bytes")?].trim_end();
     let start = before
         .rfind(|c: char| !matches!(c, '0'..='9' | ',' | '_'))

@@ -1,358 +1,371 @@
-//! One relay: what outlives a connection, and the connection.
+//! Sync state of one relay.
+//!
+//! [`RelayState`] exists as long as the relay is needed and outlives its connections. [`Connection`] is the part that
+//! lives as long as one connection: open subscriptions, pending batches and requests. What a restart keeps is written
+//! as a [`RelayRecord`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::batch::{Batch, BatchId, Job, JobId};
-use super::fault_injection::Flaw;
-use super::filters::{Names, Scope, Size};
-use super::health::Health;
-use super::io::{Seq, Session, SubId, Via};
-use super::live::{LiveKey, LiveSet, Polled, Wish};
-use super::pagination::PageCap;
-use super::relay_limits::{Budget, Terms};
-use super::relay_record::{Covered, Learned, Peer, Totals};
+use super::batch::{ActiveRequest, BatchId, PendingBatch, RequestId};
+use super::fault_injection::SyncFault;
+use super::filters::{FilterSize, IdentifierSet, SyncScope};
+use super::health::RelayHealth;
+use super::io::{Seq, SessionId, SubscriptionId, SyncSource};
+use super::live::{LiveSet, LiveSetId, PendingLiveSet, PolledScope};
+use super::pagination::PageSizeTracker;
+use super::relay_limits::{Nip11Info, RelayLimits};
+use super::relay_record::{CoverageRecord, LearnedLimits, RelayRecord, RelayTotals};
 use super::relay_url::RelayUrl;
-use super::targets::{RepoKey, Wants};
+use super::targets::{RepoKey, RepoSyncIndex};
 use crate::limits;
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
-use crate::time::{Moment, Now, Timestamp};
+use crate::time::{MonoTime, Now, Timestamp};
 
-/// A small name for a relay, for the life of the process.
+/// Id of a relay. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct LinkId(pub u32);
+pub struct RelayId(pub u32);
 
-/// A relay. What stands here survives a drop; what stands in [`Up`] does not.
+/// A relay and its sync progress. Everything except [`Connection`] outlives a lost connection.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) id: LinkId,
+pub(super) struct RelayState {
+    pub(super) id: RelayId,
     pub(super) url: RelayUrl,
-    pub(super) state: State,
-    pub(super) health: Health,
-    pub(super) learned: Learned,
-    /// Served repositories that name it, and how far each has come.
-    pub(super) covers: BTreeMap<RepoKey, Cover>,
-    /// Waiting repositories that name it.
-    pub(super) held: BTreeSet<RepoKey>,
-    /// Repositories with something that was never asked for here.
+    pub(super) connection: ConnectionState,
+    pub(super) health: RelayHealth,
+    pub(super) learned: LearnedLimits,
+    /// Coverage of the served repositories that list this relay.
+    pub(super) coverage: BTreeMap<RepoKey, RepoCoverage>,
+    /// Held repositories that list this relay.
+    pub(super) held_repos: BTreeSet<RepoKey>,
+    /// Repositories with needs that have not been requested from this relay.
     pub(super) dirty: BTreeSet<RepoKey>,
-    /// Some of those may be ripe; looking for one costs as much as there are.
-    pub(super) stirred: bool,
-    /// The size of all that is followed here.
-    pub(super) whole: Size,
-    /// Announcements have been asked for in whole.
-    pub(super) announced: bool,
-    /// Since the process began its states have been compared with those here, or asked for.
-    pub(super) stated: bool,
-    /// Up to here an earlier life had everything; it counts for repositories that arrived before.
-    pub(super) restored: Option<Seq>,
-    /// When it was last heard.
-    pub(super) heard: Option<Now>,
-    /// What it got since then has not been asked for.
-    pub(super) since: Option<Timestamp>,
-    /// By how much our clock seems fast, from the freshest live event.
-    pub(super) fast_by: Option<u64>,
-    /// When everything is asked for again.
-    pub(super) next_full: Moment,
-    /// Where the daily pass stood when the connection ended.
-    pub(super) daily: Option<(RepoKey, Seq)>,
-    /// When history was last complete.
-    pub(super) complete_at: Option<Timestamp>,
-    /// Parts that failed and are tried again.
-    pub(super) owed: Vec<Owed>,
-    /// A single value has more events in one second than a page takes.
-    pub(super) overfull: bool,
-    /// Where pages stood when a connection ended.
-    pub(super) resume: BTreeMap<Filter, Resume>,
-    /// Events to fetch by id: what they need has come.
-    pub(super) fetch: BTreeSet<EventId>,
-    pub(super) late: Late,
-    pub(super) totals: Totals,
-    pub(super) paused: bool,
+    /// Whether some of the dirty repositories may be ready to be requested. Saves a search, which costs as much as
+    /// there are dirty repositories.
+    pub(super) has_ready_repos: bool,
+    /// Size of the filters for all needs of this relay.
+    pub(super) total_size: FilterSize,
+    /// Whether all announcements have been requested without `since` and received.
+    pub(super) announcements_synced: bool,
+    /// Whether the states of this relay have been compared with the local ones, or requested, in this process.
+    pub(super) states_compared: bool,
+    /// Sequence number up to which an earlier process was complete. Valid for repositories that arrived before it.
+    pub(super) restored_up_to: Option<Seq>,
+    /// Time of the last message.
+    pub(super) last_message: Option<Now>,
+    /// Start of the last absence, less the overlap: what the relay received since then has not been requested.
+    pub(super) catch_up_since: Option<Timestamp>,
+    /// Seconds by which the local clock seems to be ahead, from the most recent live event.
+    pub(super) clock_ahead_secs: Option<u64>,
+    /// Time of the next full reconciliation.
+    pub(super) next_full_sync: MonoTime,
+    /// Position of the daily reconciliation when the connection ended.
+    pub(super) daily_cursor: Option<(RepoKey, Seq)>,
+    /// When historic sync was last completed.
+    pub(super) historic_sync_completed_at: Option<Timestamp>,
+    /// Batches that failed and are retried.
+    pub(super) failed_batches: Vec<FailedBatch>,
+    /// Whether part of the history cannot be fetched: one second of a single value has more events than a page, or a
+    /// batch failed too often.
+    pub(super) history_incomplete: bool,
+    /// Cursors of pagination that was interrupted.
+    pub(super) page_cursors: BTreeMap<Filter, PageCursor>,
+    /// Rejected events whose dependency has arrived and that are fetched by id.
+    pub(super) ids_to_fetch: BTreeSet<EventId>,
+    pub(super) late_delivery: LateDelivery,
+    pub(super) totals: RelayTotals,
+    pub(super) is_paused: bool,
     pub(super) is_self: bool,
-    pub(super) bootstrap: bool,
-    /// Since when nobody wants it.
-    pub(super) unwanted: Option<Moment>,
-    /// It failed while our own network was away.
-    pub(super) blameless: bool,
-    /// The warning about negentropy has been given.
-    pub(super) warned: bool,
-    pub(super) alarm: Option<Moment>,
-    /// It is due and waits for its turn to be dialled.
-    pub(super) in_line: bool,
-    /// Something of its row has changed.
-    pub(super) unsaved: bool,
-    /// When its row was last written.
-    pub(super) saved: Option<Moment>,
-    /// Since when the up or down seconds are not in the totals.
-    pub(super) counted: Moment,
+    pub(super) is_bootstrap: bool,
+    /// Since when nothing needs this relay.
+    pub(super) unneeded_since: Option<MonoTime>,
+    /// Whether its last connection failure was attributed to an outage of the own network.
+    pub(super) failed_in_own_outage: bool,
+    /// Whether the missing support of negentropy has been noted.
+    pub(super) warned_no_negentropy: bool,
+    pub(super) wake_at: Option<MonoTime>,
+    /// Whether it is due and waits for a free dial.
+    pub(super) is_queued_to_dial: bool,
+    /// Whether its record has changed since it was stored.
+    pub(super) is_unsaved: bool,
+    /// When its record was last stored.
+    pub(super) saved_at: Option<MonoTime>,
+    /// Time up to which the seconds up and down are in the totals.
+    pub(super) time_counted_at: MonoTime,
 }
 
-/// How far a repository has come on a relay.
+/// How far one repository is synced from one relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Cover {
-    /// What refers to the repository itself: asked for.
-    pub(super) tags_planned: bool,
-    /// And had.
-    pub(super) tags: bool,
-    /// What refers to its roots up to this arrival: asked for.
-    pub(super) planned: Seq,
-    /// And had.
-    pub(super) done: Seq,
-    /// Batches under way that it is part of.
-    pub(super) open: u32,
+pub(super) struct RepoCoverage {
+    /// Whether events that reference the repository itself have been requested.
+    pub(super) tags_requested: bool,
+    /// Whether those events have all been received and have a result.
+    pub(super) tags_complete: bool,
+    /// Arrival up to which events that reference its root events have been requested.
+    pub(super) roots_requested: Seq,
+    /// Arrival up to which those events have all been received and have a result.
+    pub(super) roots_complete: Seq,
+    /// Number of open batches that include it.
+    pub(super) open_batches: u32,
 }
 
-/// Whether a relay says that it has sent everything and then sends it.
+/// Whether a relay sends stored events after its EOSE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Late {
+pub(super) enum LateDelivery {
     #[default]
     No,
-    /// It has just turned out: what was had of it must be had again.
-    Found,
-    /// Every answer is given a little more time.
+    /// Just detected: everything must be requested again on a new connection.
+    JustDetected,
+    /// Known: a request ends some time after its EOSE.
     Known,
 }
 
-/// A request whose answer had nothing in it.
+/// A request whose answer was empty. Used to detect [`LateDelivery`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Empty {
-    pub(super) sub: SubId,
-    pub(super) asked: Timestamp,
-    /// Stored events that come for it until then come late.
-    pub(super) until: Moment,
-    pub(super) late: u32,
+pub(super) struct EmptyAnswer {
+    pub(super) sub: SubscriptionId,
+    pub(super) requested_at: Timestamp,
+    /// Events that arrive for it before this time count as late.
+    pub(super) until: MonoTime,
+    pub(super) late_events: u32,
 }
 
-/// Whether there is a connection.
+/// Connection of a relay, or the attempt to connect.
 #[derive(Debug)]
-pub(super) enum State {
-    Idle,
-    Dialing(Session),
-    Up(Box<Up>),
+pub(super) enum ConnectionState {
+    Disconnected,
+    Connecting(SessionId),
+    Connected(Box<Connection>),
 }
 
-/// A connection.
+/// State of an established connection.
 #[derive(Debug)]
-pub(super) struct Up {
-    pub(super) session: Session,
-    pub(super) terms: Option<Terms>,
-    pub(super) budget: Budget,
-    /// Bytes that have not left yet, as the hand last told.
-    pub(super) unsent: usize,
-    /// Bytes that were said in this step, of which the hand knows nothing yet.
-    pub(super) said: usize,
-    pub(super) subs: BTreeMap<SubId, Sub>,
-    pub(super) live: BTreeMap<LiveKey, LiveSet>,
-    /// Live subscriptions that are to be opened, in order.
-    pub(super) wishes: VecDeque<Wish>,
-    /// The live set that has everything.
-    pub(super) wide: Option<LiveKey>,
-    /// What found no place among the live subscriptions.
-    pub(super) polled: VecDeque<Polled>,
-    pub(super) poll_at: Option<Moment>,
-    pub(super) batches: BTreeMap<BatchId, Batch>,
-    pub(super) jobs: BTreeMap<JobId, Job>,
-    pub(super) generation: Option<Generation>,
-    pub(super) pass: Option<Pass>,
-    pub(super) layer_one: Step,
-    /// Whose announcements were asked for.
-    pub(super) named: Option<Names>,
-    /// Merging live subscriptions found no place for the new one.
-    pub(super) unmergeable: bool,
-    /// Refusals without an answer between.
-    pub(super) refusals: u32,
-    /// Requests at once.
-    pub(super) pace: u32,
-    /// Nothing new is begun before.
-    pub(super) hold_until: Moment,
-    pub(super) cap: PageCap,
-    /// The newest requests of which nothing came.
-    pub(super) empty: VecDeque<Empty>,
-    pub(super) auth: Auth,
-    /// Wide deliveries, and those of them that belonged here.
-    pub(super) wide_seen: (u32, u32),
-    /// Unjudged events that were submitted again and belong to the catch-up.
-    pub(super) loose: u32,
-    /// We have hung up; nothing is said any more.
-    pub(super) leaving: bool,
-    /// Nonsense that was heard.
-    pub(super) nonsense: u32,
+pub(super) struct Connection {
+    pub(super) session: SessionId,
+    pub(super) nip11: Option<Nip11Info>,
+    pub(super) relay_limits: RelayLimits,
+    /// Bytes in the send buffer, as last reported by the driver.
+    pub(super) unsent_bytes: usize,
+    /// Bytes sent in this step, which the driver has not reported yet.
+    pub(super) bytes_this_step: usize,
+    pub(super) subscriptions: BTreeMap<SubscriptionId, OpenSubscription>,
+    pub(super) live: BTreeMap<LiveSetId, LiveSet>,
+    /// Live sets that are to be opened, in order.
+    pub(super) pending_live_sets: VecDeque<PendingLiveSet>,
+    /// The live set without tags that follows everything, if there is one.
+    pub(super) wide: Option<LiveSetId>,
+    /// Scopes for which there is no free live subscription.
+    pub(super) polled: VecDeque<PolledScope>,
+    pub(super) poll_at: Option<MonoTime>,
+    pub(super) batches: BTreeMap<BatchId, PendingBatch>,
+    pub(super) requests: BTreeMap<RequestId, ActiveRequest>,
+    pub(super) historic_run: Option<HistoricRun>,
+    pub(super) pass: Option<CoveragePass>,
+    pub(super) layer_one: LayerOneState,
+    /// Identifiers whose announcements were requested.
+    pub(super) requested_identifiers: Option<IdentifierSet>,
+    /// Whether a merged live subscription found no free slot or was refused. Reset when a live set is closed.
+    pub(super) cannot_merge: bool,
+    /// Rejections since the last answer.
+    pub(super) consecutive_rejections: u32,
+    /// Maximum number of concurrent historic requests.
+    pub(super) concurrency: u32,
+    /// No new request is started before this time.
+    pub(super) retry_after: MonoTime,
+    pub(super) page_sizes: PageSizeTracker,
+    /// The most recent requests with an empty answer.
+    pub(super) empty_answers: VecDeque<EmptyAnswer>,
+    pub(super) auth: Authentication,
+    /// Number of events from the wide live set, and how many of them were useful.
+    pub(super) wide_deliveries: (u32, u32),
+    /// Number of resubmitted events without a result. The historic run waits for them.
+    pub(super) resubmitted: u32,
+    /// Whether this server is closing the connection. Nothing is sent any more.
+    pub(super) is_closing: bool,
+    /// Number of invalid messages and events with an invalid signature.
+    pub(super) invalid_messages: u32,
 }
 
-/// An open request.
+/// An open subscription or negentropy exchange. It occupies a slot of the relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sub {
-    pub(super) what: What,
-    /// An answer has ended it, or at least its stored part.
-    pub(super) answered: bool,
+pub(super) struct OpenSubscription {
+    pub(super) purpose: SubscriptionPurpose,
+    /// Whether the relay has answered it (EOSE).
+    pub(super) is_answered: bool,
 }
 
-/// What a request is for.
+/// What a subscription is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum What {
-    Live(LiveKey),
-    Job(JobId),
-    /// Ended by us; its slot is free then.
-    Closing(Moment),
+pub(super) enum SubscriptionPurpose {
+    Live(LiveSetId),
+    Request(RequestId),
+    /// Closed by this server. Its slot counts as free at this time at the latest.
+    Closing(MonoTime),
 }
 
-/// A catch-up: it ends when everything that its own events led to has been had.
+/// A catch-up or daily reconciliation. It ends when all batches that its own events lead to have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Generation {
-    pub(super) via: Via,
+pub(super) struct HistoricRun {
+    pub(super) source: SyncSource,
     pub(super) events: u64,
 }
 
-/// A walk over everything that was had before.
+/// Iteration over all needs that are already covered, to request them again.
 #[derive(Clone, Debug)]
-pub(super) struct Pass {
-    pub(super) via: Via,
+pub(super) struct CoveragePass {
+    pub(super) source: SyncSource,
     pub(super) since: Option<Timestamp>,
-    /// Where it stands; `None` at its end.
-    pub(super) at: Option<(RepoKey, Seq)>,
-    /// Batches under way.
-    pub(super) open: u32,
+    /// Repository, and arrival of its root events, up to which batches have been created; `None` at the end.
+    pub(super) position: Option<(RepoKey, Seq)>,
+    /// Number of its open batches.
+    pub(super) open_batches: u32,
 }
 
-/// Where layer 1 stands in a session.
+/// State of layer 1 on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum LayerOneState {
     Todo,
     Running,
     Done,
 }
 
-/// Where authentication stands.
+/// Authentication on a connection (NIP-42).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Auth {
+pub(super) struct Authentication {
     pub(super) challenge: Option<String>,
     pub(super) state: AuthState,
 }
 
-/// See [`Auth`].
+/// See [`Authentication`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum AuthState {
     #[default]
-    Unneeded,
-    /// Demanded; waits for a challenge or for the answer, until then.
-    Wanted(Moment),
-    Sent(Moment),
+    NotRequired,
+    /// Demanded by the relay, which has not sent a challenge yet. Fails at this time.
+    Required(MonoTime),
+    Sent(MonoTime),
     Done,
 }
 
-/// A part that failed.
+/// A batch that failed and is retried.
 #[derive(Clone, Debug)]
-pub(super) struct Owed {
-    pub(super) scope: Scope,
+pub(super) struct FailedBatch {
+    pub(super) scope: SyncScope,
     pub(super) since: Option<Timestamp>,
-    pub(super) via: Via,
-    pub(super) due: Moment,
-    pub(super) tries: u32,
-    pub(super) live: Listening,
+    pub(super) source: SyncSource,
+    pub(super) retry_at: MonoTime,
+    pub(super) attempts: u32,
+    pub(super) live_set: LiveSetStatus,
 }
 
-/// What is known of the live subscription of a part that failed.
+/// State of the live set of a failed batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Listening {
-    Stands,
-    Gone,
-    /// It was not confirmed; unless it is by then, it is opened again.
-    Doubtful(LiveKey),
+pub(super) enum LiveSetStatus {
+    Open,
+    Closed,
+    /// It was not confirmed in time. If it is still not confirmed at the retry, it is opened again.
+    Unconfirmed(LiveSetId),
 }
 
-/// Where pages of a filter stood.
+/// Position of interrupted pagination of one filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Resume {
+pub(super) struct PageCursor {
     pub(super) until: Timestamp,
-    pub(super) began: Timestamp,
-    pub(super) at: Moment,
+    pub(super) started_at: Timestamp,
+    pub(super) saved_at: MonoTime,
 }
 
-impl Up {
-    /// An event comes for a request that has ended. Whether the relay sends stored events behind the end of its answers.
-    pub(super) fn came_late(&mut self, sub: SubId, event: Timestamp, now: Moment) -> bool {
-        let Some(empty) = self.empty.iter_mut().find(|empty| empty.sub == sub && empty.until > now) else {
+impl Connection {
+    /// Counts an event that arrives for an ended request. Returns whether the relay sends stored events after EOSE.
+    pub(super) fn record_late_event(&mut self, sub: SubscriptionId, event: Timestamp, now: MonoTime) -> bool {
+        let Some(empty) = self.empty_answers.iter_mut().find(|empty| empty.sub == sub && empty.until > now) else {
             return false;
         };
-        empty.late += u32::from(event < empty.asked);
-        empty.late >= limits::SYNC_LATE_EVENTS
+        empty.late_events += u32::from(event < empty.requested_at);
+        empty.late_events >= limits::MIN_LATE_EVENTS
     }
 
-    /// The first batch that waits for a verdict.
-    pub(super) fn waiting_batch(&self) -> Option<BatchId> {
-        self.batches.iter().find(|(_, batch)| batch.unjudged > 0).map(|(id, _)| *id)
+    /// Returns the first batch that waits for results of submitted events.
+    pub(super) fn first_batch_with_pending_events(&self) -> Option<BatchId> {
+        self.batches.iter().find(|(_, batch)| batch.pending_events > 0).map(|(id, _)| *id)
     }
 
-    /// Since when something has not been asked for that is not followed live, or that is being asked for.
-    pub(super) fn missed(&self, overlap: u64) -> Option<Timestamp> {
-        let polled = self.polled.iter().map(|polled| Timestamp(polled.asked.0.saturating_sub(overlap)));
+    /// Returns the earliest time since which polled scopes have not been requested, or batches are still requesting.
+    pub(super) fn missed_since(&self, overlap: u64) -> Option<Timestamp> {
+        let polled = self.polled.iter().map(|polled| Timestamp(polled.requested_at.0.saturating_sub(overlap)));
         polled.chain(self.batches.values().filter_map(|batch| batch.since)).min()
     }
 }
 
-impl Link {
-    pub(super) fn up(&self) -> Option<&Up> {
-        match &self.state {
-            State::Up(up) => Some(up),
+impl RelayState {
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        match &self.connection {
+            ConnectionState::Connected(connection) => Some(connection),
             _ => None,
         }
     }
 
-    pub(super) fn up_mut(&mut self) -> Option<&mut Up> {
-        match &mut self.state {
-            State::Up(up) => Some(up),
+    pub(super) fn connection_mut(&mut self) -> Option<&mut Connection> {
+        match &mut self.connection {
+            ConnectionState::Connected(connection) => Some(connection),
             _ => None,
         }
     }
 
-    /// The connection of a session, if it is still that one.
-    pub(super) fn session(&mut self, session: Session) -> Option<&mut Up> {
-        self.up_mut().filter(|up| up.session == session)
+    /// Returns the connection if it belongs to this session.
+    pub(super) fn connection_of(&mut self, session: SessionId) -> Option<&mut Connection> {
+        self.connection_mut().filter(|connection| connection.session == session)
     }
 
-    pub(super) fn is_wanted(&self) -> bool {
-        self.bootstrap || !self.covers.is_empty() || !self.held.is_empty()
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_bootstrap || !self.coverage.is_empty() || !self.held_repos.is_empty()
     }
 
     pub(super) fn is_grasp(&self) -> bool {
-        self.up().and_then(|up| up.terms.as_ref()).is_some_and(|terms| terms.is_grasp)
+        self.connection().and_then(|connection| connection.nip11.as_ref()).is_some_and(|nip11| nip11.is_grasp)
     }
 
-    /// By how much `since` reaches back before the last frame: events are older than their arrival.
-    pub(super) fn overlap(&self) -> u64 {
-        self.overlap_with(self.is_grasp())
+    /// Returns by how many seconds `since` reaches back before the last message, because events are often older than
+    /// their arrival.
+    pub(super) fn overlap_secs(&self) -> u64 {
+        self.overlap_secs_for(self.is_grasp())
     }
 
-    /// The same for a relay that is a GRASP server, or is not: those release events when their git data has come.
-    pub(super) fn overlap_with(&self, grasp: bool) -> u64 {
-        let usual = if grasp { limits::SYNC_OVERLAP_GRASP_SECS } else { limits::SYNC_OVERLAP_SECS };
-        usual + self.fast_by.unwrap_or(0).min(limits::SYNC_MAX_SKEW_SECS)
+    /// Returns the overlap for a GRASP server or another relay. A GRASP server needs more, because it releases events
+    /// when their git data arrives.
+    pub(super) fn overlap_secs_for(&self, grasp: bool) -> u64 {
+        let base = if grasp { limits::SYNC_GRASP_OVERLAP_SECS } else { limits::SYNC_OVERLAP_SECS };
+        base + self.clock_ahead_secs.unwrap_or(0).min(limits::MAX_CLOCK_SKEW_SECS)
     }
 
-    /// Whether the relay wants to be left alone now.
-    pub(super) fn is_quiet(&self, now: Now) -> bool {
-        self.health.quiet_until().is_some_and(|until| until > now.mono)
+    /// Whether the relay is in a rate-limit cooldown.
+    pub(super) fn is_in_cooldown(&self, now: Now) -> bool {
+        self.health.cooldown_until().is_some_and(|until| until > now.mono)
     }
 
-    /// Whether negentropy may be tried.
-    pub(super) fn speaks_negentropy(&self, now: Now, allowed: bool) -> bool {
+    /// Whether negentropy may be used. `allowed` is the setting.
+    pub(super) fn can_use_negentropy(&self, now: Now, allowed: bool) -> bool {
         let learned = self.learned.no_negentropy_at;
-        let denied = learned.is_some_and(|at| now.wall.secs_since(at) < limits::NO_NEGENTROPY_SECS && now.wall >= at);
-        let up = self.up();
-        let stated = up.and_then(|up| up.terms.as_ref()).and_then(|terms| terms.negentropy);
-        allowed && !denied && stated != Some(false) && up.is_some_and(|up| up.budget.frame.is_some())
+        let denied =
+            learned.is_some_and(|at| now.wall.secs_since(at) < limits::NO_NEGENTROPY_MEMORY_SECS && now.wall >= at);
+        let connection = self.connection();
+        let stated_support =
+            connection.and_then(|connection| connection.nip11.as_ref()).and_then(|nip11| nip11.negentropy);
+        allowed
+            && !denied
+            && stated_support != Some(false)
+            && connection.is_some_and(|connection| connection.relay_limits.frame_bytes.is_some())
     }
 
-    /// Up to which arrival everything followed here has been had.
-    pub(super) fn covered_up_to(&self, wants: &Wants) -> Seq {
-        let mut up_to = wants.heard;
-        for (key, cover) in &self.covers {
-            let Some(repo) = wants.repo(*key) else { continue };
-            if !cover.tags {
+    /// Returns the arrival up to which all needs of this relay are covered.
+    pub(super) fn covered_up_to(&self, repo_index: &RepoSyncIndex) -> Seq {
+        let mut up_to = repo_index.newest_seq;
+        for (key, coverage) in &self.coverage {
+            let Some(repo) = repo_index.repo(*key) else { continue };
+            if !coverage.tags_complete {
                 up_to = up_to.min(repo.seq.saturating_sub(1));
             }
-            let next = repo.roots.partition_point(|root| root.seq <= cover.done);
+            let next = repo.roots.partition_point(|root| root.seq <= coverage.roots_complete);
             if let Some(root) = repo.roots.get(next) {
                 up_to = up_to.min(root.seq.saturating_sub(1));
             }
@@ -360,126 +373,152 @@ impl Link {
         up_to
     }
 
-    /// Since when something here has not been asked for: because of the last absence, or because a part that is not followed
-    /// live waits for its turn.
-    pub(super) fn missed(&self) -> Option<Timestamp> {
-        let absent = self.since.into_iter().chain(self.owed.iter().filter_map(|owed| owed.since));
-        absent.chain(self.up().and_then(|up| up.missed(self.overlap()))).min()
+    /// Returns the earliest time since which something has not been requested: because of an absence, a failed batch,
+    /// or a polled scope.
+    pub(super) fn missed_since(&self) -> Option<Timestamp> {
+        let absent =
+            self.catch_up_since.into_iter().chain(self.failed_batches.iter().filter_map(|failed| failed.since));
+        absent.chain(self.connection().and_then(|connection| connection.missed_since(self.overlap_secs()))).min()
     }
 
-    /// `ConnectionStatus` of the seeds, as the metric has it.
-    pub(super) fn status(&self) -> Status {
-        match &self.state {
-            State::Idle => Status::Disconnected,
-            State::Dialing(_) => Status::Connecting,
-            State::Up(up) if up.generation.is_some_and(|generation| generation.via == Via::CatchUp) => Status::Syncing,
-            State::Up(_) if self.has_failed() => Status::ConnectedHistoricSyncFailures,
-            State::Up(_) => Status::Connected,
+    /// Returns the connection status, as exported by `ngit_sync_relay_connected`.
+    pub(super) fn status(&self) -> ConnectionStatus {
+        match &self.connection {
+            ConnectionState::Disconnected => ConnectionStatus::Disconnected,
+            ConnectionState::Connecting(_) => ConnectionStatus::Connecting,
+            ConnectionState::Connected(connection)
+                if connection.historic_run.is_some_and(|historic_run| historic_run.source == SyncSource::CatchUp) =>
+            {
+                ConnectionStatus::Syncing
+            }
+            ConnectionState::Connected(_) if self.has_failures() => ConnectionStatus::ConnectedHistoricSyncFailures,
+            ConnectionState::Connected(_) => ConnectionStatus::Connected,
         }
     }
 
-    /// Whether part of the history could not be had.
-    pub(super) fn has_failed(&self) -> bool {
-        self.overfull || self.owed.iter().any(|owed| owed.tries > 0)
+    /// Whether part of the history could not be fetched.
+    pub(super) fn has_failures(&self) -> bool {
+        self.history_incomplete || self.failed_batches.iter().any(|failed| failed.attempts > 0)
     }
 
-    /// Brings up and down seconds into the totals.
-    pub(super) fn count_time(&mut self, now: Now) {
-        let secs = now.mono.since(self.counted).as_secs();
-        self.counted = self.counted.plus_secs(secs);
-        match self.state {
-            State::Up(_) => self.totals.up_secs += secs,
-            _ if self.is_wanted() && !self.paused => self.totals.down_secs += secs,
+    /// Adds the seconds since the last call to the time up or down.
+    pub(super) fn update_time_totals(&mut self, now: Now) {
+        let secs = now.mono.since(self.time_counted_at).as_secs();
+        self.time_counted_at = self.time_counted_at.plus_secs(secs);
+        match self.connection {
+            ConnectionState::Connected(_) => self.totals.up_secs += secs,
+            _ if self.is_needed() && !self.is_paused => self.totals.down_secs += secs,
             _ => {}
         }
     }
 }
 
-impl Link {
-    pub(super) fn current_session(&self) -> Option<Session> {
-        match &self.state {
-            State::Idle => None,
-            State::Dialing(session) => Some(*session),
-            State::Up(up) => Some(up.session),
+impl RelayState {
+    pub(super) fn current_session(&self) -> Option<SessionId> {
+        match &self.connection {
+            ConnectionState::Disconnected => None,
+            ConnectionState::Connecting(session) => Some(*session),
+            ConnectionState::Connected(connection) => Some(connection.session),
         }
     }
 
-    /// When this link wants to be woken.
-    pub(super) fn next_alarm(&self, now: Now, flaw: Option<Flaw>) -> Option<Moment> {
-        let unwanted = self.unwanted.map(|at| at.plus_secs(limits::SYNC_UNWANTED_SECS));
-        let State::Up(up) = &self.state else {
-            return earliest([unwanted, self.dial_at(flaw).filter(|_| !self.in_line)]);
+    /// Returns when this relay has to be woken.
+    pub(super) fn next_wake(&self, now: Now, fault: Option<SyncFault>) -> Option<MonoTime> {
+        let disconnect_at = self.unneeded_since.map(|at| at.plus_secs(limits::UNUSED_RELAY_DISCONNECT_SECS));
+        let ConnectionState::Connected(connection) = &self.connection else {
+            return earliest([disconnect_at, self.dial_at(fault).filter(|_| !self.is_queued_to_dial)]);
         };
-        if up.leaving {
+        if connection.is_closing {
             return None;
         }
-        let jobs = up.jobs.values().map(|job| job.deadline);
-        let live = up.live.values().map(|set| (!set.unconfirmed.is_empty()).then_some(set.deadline));
-        let closing = up.subs.values().map(|sub| match sub.what {
-            What::Closing(until) => Some(until),
+        let requests = connection.requests.values().map(|request| request.deadline);
+        let live = connection.live.values().map(|set| (!set.awaiting_eose.is_empty()).then_some(set.deadline));
+        let closing = connection.subscriptions.values().map(|sub| match sub.purpose {
+            SubscriptionPurpose::Closing(until) => Some(until),
             _ => None,
         });
-        let later = |at: Moment| (at > now.mono).then_some(at);
-        let quiet = self.health.quiet_until().and_then(later);
-        let auth = match up.auth.state {
-            AuthState::Wanted(at) | AuthState::Sent(at) => Some(at),
+        let later = |at: MonoTime| (at > now.mono).then_some(at);
+        let cooldown = self.health.cooldown_until().and_then(later);
+        let auth = match connection.auth.state {
+            AuthState::Required(at) | AuthState::Sent(at) => Some(at),
             _ => None,
         };
-        let owed = self.owed.iter().map(|owed| Some(owed.due)).min().flatten();
-        let idle = up.generation.is_none();
+        let retry = self.failed_batches.iter().map(|failed| failed.retry_at).min();
+        let idle = connection.historic_run.is_none();
         let rest = [
-            quiet,
+            cooldown,
             auth,
-            owed.and_then(later),
-            later(up.hold_until),
-            up.poll_at.and_then(later),
-            idle.then_some(self.next_full),
-            unwanted,
+            retry.and_then(later),
+            later(connection.retry_after),
+            connection.poll_at.and_then(later),
+            idle.then_some(self.next_full_sync),
+            disconnect_at,
         ];
-        earliest(jobs.chain(live).chain(closing).chain(rest))
+        earliest(requests.chain(live).chain(closing).chain(rest))
     }
 
-    /// The row that outlives this process. What has not been judged and is as old as that must be asked for again.
-    pub(super) fn row(&self, now: Now, epoch: u64, wants: &Wants, unjudged: Option<Timestamp>) -> Peer {
-        let left = self.next_full.since(now.mono).as_secs();
-        let covered = self.heard.filter(|_| self.announced).map(|heard| Covered {
+    /// Returns the record that is stored. `oldest_pending` is the creation time of the oldest live event without a
+    /// result: what is newer must be requested again.
+    pub(super) fn to_record(
+        &self,
+        now: Now,
+        epoch: u64,
+        repo_index: &RepoSyncIndex,
+        oldest_pending: Option<Timestamp>,
+    ) -> RelayRecord {
+        let left = self.next_full_sync.since(now.mono).as_secs();
+        let covered = self.last_message.filter(|_| self.announcements_synced).map(|message| CoverageRecord {
             epoch,
-            announcements: self.announced,
-            up_to: self.covered_up_to(wants),
-            lost_at: heard.wall,
-            since: self.missed().into_iter().chain(unjudged).min(),
+            announcements: self.announcements_synced,
+            up_to: self.covered_up_to(repo_index),
+            lost_at: message.wall,
+            since: self.missed_since().into_iter().chain(oldest_pending).min(),
             next_full_at: now.wall.plus_secs(left),
-            failed: self.has_failed(),
+            failed: self.has_failures(),
         });
-        Peer {
+        RelayRecord {
             url: self.url.clone(),
             wanted_at: now.wall,
-            health: self.health.row(now),
+            health: self.health.to_record(now),
             learned: self.learned,
             covered,
             totals: self.totals,
-            paused: self.paused,
+            paused: self.is_paused,
             is_self: self.is_self,
         }
     }
 }
 
-/// The earliest of several moments.
-fn earliest(moments: impl IntoIterator<Item = Option<Moment>>) -> Option<Moment> {
+/// Returns the earliest of several times.
+fn earliest(moments: impl IntoIterator<Item = Option<MonoTime>>) -> Option<MonoTime> {
     moments.into_iter().flatten().min()
 }
 
-/// Where a relay's connection stands. The numbers are those of the metric.
+/// Connection status of a relay. The numbers are those of `ngit_sync_relay_connected`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Status {
+pub enum ConnectionStatus {
     /// Not connected.
     Disconnected = 0,
-    /// A connection is being made.
+    /// A connection is being established.
     Connecting = 1,
-    /// Connected, and catching up.
+    /// Connected, catch-up in progress.
     Syncing = 2,
-    /// Connected, and everything is here.
+    /// Connected, catch-up complete.
     Connected = 3,
-    /// Connected, and part of the history could not be had.
+    /// Connected, but part of the history could not be fetched.
     ConnectedHistoricSyncFailures = 4,
+}
+
+impl ConnectionStatus {
+    /// Returns the name of the status on the status page and in the admin API.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Disconnected => "disconnected",
+            Self::Connecting => "connecting",
+            Self::Syncing => "syncing",
+            Self::Connected => "connected",
+            Self::ConnectedHistoricSyncFailures => "connected_historic_sync_failures",
+        }
+    }
 }

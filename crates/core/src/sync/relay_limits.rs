@@ -1,58 +1,61 @@
-//! What a relay says about itself (NIP-11), and what may be asked of it because of that.
+//! Limits of a relay: parses its NIP-11 document and computes the limits that sync observes on a connection.
+//!
+//! See `docs/design/sync.md#limits-per-relay`.
 
 use serde_json::{Map, Value};
 
-use super::relay_record::Learned;
+use super::relay_record::LearnedLimits;
 use crate::limits;
 
-/// A relay's NIP-11 document, as far as sync and hunt care. Documents lie and are malformed: a field of the wrong type is
-/// as good as absent, and nothing else is lost by it.
+/// The part of the NIP-11 document of a remote relay that sync and fetch use. Many documents are wrong or malformed: a
+/// field of the wrong type counts as absent and does not affect the other fields.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Terms {
-    /// Subscriptions of one connection.
+pub struct Nip11Info {
+    /// Maximum number of subscriptions of one connection.
     pub max_subscriptions: Option<u64>,
-    /// Filters of one request.
+    /// Maximum number of filters of one request.
     pub max_filters: Option<u64>,
-    /// The largest `limit` that is honoured.
+    /// Largest accepted `limit`.
     pub max_limit: Option<u64>,
-    /// The page without a `limit`.
+    /// Number of events that are returned without a `limit`.
     pub default_limit: Option<u64>,
-    /// Bytes of one message.
+    /// Maximum bytes of one message.
     pub max_message_length: Option<u64>,
-    /// Bytes of a subscription id.
+    /// Maximum bytes of a subscription id.
     pub max_subid_length: Option<u64>,
-    /// Bytes of all subscriptions of one connection. Not of NIP-11; servers of our kind say it.
+    /// Maximum bytes of all subscriptions of one connection. Not part of NIP-11; graspd servers state it.
     pub max_subscription_bytes: Option<u64>,
-    /// Nothing is served without authentication.
+    /// Whether authentication is required.
     pub auth_required: Option<bool>,
-    /// Nothing is taken, or nothing is served, without payment.
+    /// Whether payment is required.
     pub payment_required: Option<bool>,
-    /// Not everything is taken.
+    /// Whether not all events are accepted.
     pub restricted_writes: Option<bool>,
-    /// Whether it says that it speaks negentropy. `None` if it does not list what it speaks.
+    /// Whether `supported_nips` contains 77 (negentropy). `None` if the document has no such list.
     pub negentropy: Option<bool>,
-    /// It is a GRASP server.
+    /// Whether the relay is a GRASP server.
     pub is_grasp: bool,
-    /// Which server this is, under whatever name. Ours means that it is us.
+    /// Id of the server instance, independent of its URL. Sync uses it to recognise this server under another URL.
     pub instance: Option<String>,
-    /// What may be asked of its git.
-    pub git: GitTerms,
+    /// Limits for git fetches from the same origin.
+    pub git: GitFetchLimits,
 }
 
-/// What a server says about git on the same origin: `limitation.grasp_git` (rule M20). Zero means that it wants none.
+/// Limits that a server states for git fetches from the same origin, in `limitation.grasp_git`. Zero means that it accepts
+/// no fetches. See `docs/design/fetch.md#limits-stated-by-a-server`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct GitTerms {
-    /// Fetches at once, at most [`limits::MAX_READ_GIT_CONCURRENT`].
+pub struct GitFetchLimits {
+    /// Concurrent fetches, at most [`limits::MAX_PARSED_GIT_CONCURRENT`].
     pub concurrent: Option<u32>,
-    /// Fetches in a minute, at most [`limits::MAX_READ_GIT_PER_MINUTE`].
+    /// Fetches per minute, at most [`limits::MAX_PARSED_GIT_PER_MINUTE`].
     pub per_minute: Option<u32>,
 }
 
-impl Terms {
-    /// Reads a document. `None` if it is no JSON object or larger than [`limits::MAX_TERMS_BYTES`].
+impl Nip11Info {
+    /// Parses a document. Returns `None` if it is not a JSON object or larger than [`limits::MAX_NIP11_BYTES`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() > limits::MAX_TERMS_BYTES {
+        if text.len() > limits::MAX_NIP11_BYTES {
             return None;
         }
         let Value::Object(document) = serde_json::from_str(text).ok()? else { return None };
@@ -79,25 +82,25 @@ impl Terms {
                 .and_then(Value::as_str)
                 .filter(|name| is_instance(name))
                 .map(str::to_owned),
-            git: limitation.get("grasp_git").and_then(Value::as_object).map(GitTerms::read).unwrap_or_default(),
+            git: limitation.get("grasp_git").and_then(Value::as_object).map(GitFetchLimits::read).unwrap_or_default(),
         })
     }
 }
 
-impl GitTerms {
+impl GitFetchLimits {
     fn read(git: &Map<String, Value>) -> Self {
         let number = |name: &str, most: u32| {
             let stated = git.get(name).and_then(Value::as_u64)?;
             Some(u32::try_from(stated).unwrap_or(most).min(most))
         };
         Self {
-            concurrent: number("concurrent", limits::MAX_READ_GIT_CONCURRENT),
-            per_minute: number("per_minute", limits::MAX_READ_GIT_PER_MINUTE),
+            concurrent: number("concurrent", limits::MAX_PARSED_GIT_CONCURRENT),
+            per_minute: number("per_minute", limits::MAX_PARSED_GIT_PER_MINUTE),
         }
     }
 }
 
-/// Some documents list the numbers as texts.
+/// Returns whether an entry of `supported_nips` is 77. Some documents list the numbers as strings.
 fn is_77(nip: &Value) -> bool {
     nip.as_u64() == Some(77) || nip.as_str() == Some("77")
 }
@@ -107,27 +110,29 @@ fn is_grasp_01(grasp: &Value) -> bool {
 }
 
 fn is_instance(name: &str) -> bool {
-    (1..=limits::MAX_INSTANCE_BYTES).contains(&name.len())
+    (1..=limits::MAX_INSTANCE_ID_BYTES).contains(&name.len())
 }
 
-/// What may be asked of one connection (rules B6, M5). Made when it stands and whenever the relay has taught us something.
+/// Limits of one relay connection. Computed when the connection is established, and again whenever a limit was learned
+/// from a rejection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Budget {
-    /// Subscriptions and reconciliations at once: many relays count them together.
-    pub slots: u32,
-    /// Of those, the ones that live subscriptions may take.
-    pub live: u32,
-    /// Of those, the ones that are kept free: a live set is rebuilt through them.
-    pub reserve: u32,
-    /// Requests at once beside the live subscriptions, as far as slots are free.
-    pub transient: u32,
-    /// Reconciliations at once.
-    pub negs: u32,
+pub struct RelayLimits {
+    /// Concurrent subscriptions and reconciliations. Many relays count them together.
+    pub max_subscriptions: u32,
+    /// Part of `max_subscriptions` that live sync may use.
+    pub max_live_subscriptions: u32,
+    /// Part of `max_subscriptions` that is kept free, so that consolidation can open a replacement before it closes the
+    /// old subscriptions.
+    pub reserved_subscriptions: u32,
+    /// Concurrent requests of historic sync, as far as subscriptions are free.
+    pub max_requests: u32,
+    /// Concurrent reconciliations.
+    pub max_negentropy: u32,
     /// Filters of one request.
-    pub filters: u32,
+    pub max_filters: u32,
     /// The `limit` of a page.
-    pub page: u32,
-    /// Bytes of one message, our margin taken off.
+    pub page_size: u32,
+    /// Bytes of one message, minus a safety margin.
     pub message_bytes: usize,
     /// Bytes of the filters of one request.
     pub req_bytes: usize,
@@ -135,47 +140,50 @@ pub struct Budget {
     pub filter_bytes: usize,
     /// Bytes of all live subscriptions together.
     pub live_bytes: usize,
-    /// Bytes of a negentropy message before hex doubles it. `None`: its messages are too small, and pages are used.
-    pub frame: Option<usize>,
+    /// Bytes of a negentropy message before hex encoding, which doubles it. `None` if the message limit of the relay is too
+    /// small for negentropy; then pages are used.
+    pub frame_bytes: Option<usize>,
 }
 
-impl Budget {
-    /// What the relay states, bounded by what we dare and by what it has refused before.
+impl RelayLimits {
+    /// Computes the limits from those that the relay states, those that were learned, and our own bounds.
     #[must_use]
-    pub fn of(terms: Option<&Terms>, learned: &Learned) -> Self {
-        let stated = |field: fn(&Terms) -> Option<u64>| terms.and_then(field);
-        let slots = stated(|terms| terms.max_subscriptions).map_or(limits::SYNC_SLOTS, to_u32);
-        let slots = slots.min(learned.slots.unwrap_or(u32::MAX)).clamp(1, limits::MAX_SYNC_SLOTS);
-        let reserve = limits::SYNC_RESERVE_SLOTS.min(slots.saturating_sub(2));
-        let filters = stated(|terms| terms.max_filters).map_or(u32::MAX, to_u32);
-        // A cap of zero would mean that nothing is served; it means that nobody has filled in the field.
-        let page = stated(|terms| terms.max_limit).filter(|most| *most > 0).map_or(u32::MAX, to_u32);
-        let message_bytes = stated(|terms| terms.max_message_length)
-            .map_or(limits::SYNC_MESSAGE_BYTES, to_usize)
-            .clamp(limits::MIN_SYNC_MESSAGE_BYTES, limits::MAX_SYNC_MESSAGE_BYTES)
-            - limits::SYNC_MESSAGE_MARGIN;
-        let live_bytes = [stated(|terms| terms.max_subscription_bytes), learned.subscription_bytes];
+    pub fn new(nip11: Option<&Nip11Info>, learned: &LearnedLimits) -> Self {
+        let stated = |field: fn(&Nip11Info) -> Option<u64>| nip11.and_then(field);
+        let slots = stated(|nip11| nip11.max_subscriptions).map_or(limits::DEFAULT_RELAY_SUBSCRIPTIONS, to_u32);
+        let slots = slots.min(learned.max_subscriptions.unwrap_or(u32::MAX)).clamp(1, limits::MAX_RELAY_SUBSCRIPTIONS);
+        let reserve = limits::RESERVED_RELAY_SUBSCRIPTIONS.min(slots.saturating_sub(2));
+        let filters = stated(|nip11| nip11.max_filters).map_or(u32::MAX, to_u32);
+        // A `max_limit` of zero would mean that no events are served. In practice the field was just not filled in.
+        let page = stated(|nip11| nip11.max_limit).filter(|most| *most > 0).map_or(u32::MAX, to_u32);
+        let message_bytes = stated(|nip11| nip11.max_message_length)
+            .map_or(limits::DEFAULT_RELAY_MESSAGE_BYTES, to_usize)
+            .clamp(limits::MIN_RELAY_MESSAGE_BYTES, limits::MAX_RELAY_MESSAGE_BYTES)
+            - limits::RELAY_MESSAGE_MARGIN_BYTES;
+        let live_bytes = [stated(|nip11| nip11.max_subscription_bytes), learned.subscription_bytes];
         let budget = Self {
-            slots,
-            live: slots.saturating_sub(reserve + 1),
-            reserve,
-            transient: limits::SYNC_TRANSIENT.min(slots - reserve),
-            negs: if slots < limits::SYNC_SLOTS { 1 } else { 2 },
-            filters: filters.min(learned.filters.unwrap_or(u32::MAX)).clamp(1, limits::SYNC_FILTERS),
-            page: page.clamp(1, limits::SYNC_PAGE),
+            max_subscriptions: slots,
+            max_live_subscriptions: slots.saturating_sub(reserve + 1),
+            reserved_subscriptions: reserve,
+            max_requests: limits::MAX_TRANSIENT_REQUESTS.min(slots - reserve),
+            max_negentropy: if slots < limits::DEFAULT_RELAY_SUBSCRIPTIONS { 1 } else { 2 },
+            max_filters: filters.min(learned.max_filters.unwrap_or(u32::MAX)).clamp(1, limits::MAX_FILTERS_PER_REQUEST),
+            page_size: page.clamp(1, limits::SYNC_PAGE_EVENTS),
             message_bytes,
-            req_bytes: limits::SYNC_REQ_BYTES.min(message_bytes),
-            filter_bytes: limits::SYNC_FILTER_BYTES.min(message_bytes),
+            req_bytes: limits::MAX_REQUEST_FILTER_BYTES.min(message_bytes),
+            filter_bytes: limits::MAX_FILTER_TAG_BYTES.min(message_bytes),
             live_bytes: live_bytes.into_iter().flatten().min().map_or(usize::MAX, to_usize),
-            frame: None,
+            frame_bytes: None,
         };
-        // Only the first message of a reconciliation has a filter beside it, and that one is a kilobyte at most.
-        Self { frame: budget.frame_beside(0), ..budget }
+        // Only the first message of a reconciliation contains a filter, and the negentropy payload of that message is at
+        // most a kilobyte.
+        Self { frame_bytes: budget.frame_bytes_beside(0), ..budget }
     }
 
-    /// Bytes of a negentropy message that shares its envelope with a filter of this many bytes (rule M5).
+    /// Returns the bytes of a negentropy message that is sent together with a filter of `filter_bytes`, or `None` if the
+    /// message limit is too small.
     #[must_use]
-    pub fn frame_beside(&self, filter_bytes: usize) -> Option<usize> {
+    pub fn frame_bytes_beside(&self, filter_bytes: usize) -> Option<usize> {
         let frame = self.message_bytes.saturating_sub(filter_bytes) / 2;
         (frame >= limits::MIN_NEGENTROPY_FRAME_BYTES).then(|| frame.min(limits::NEGENTROPY_FRAME_BYTES))
     }
@@ -193,23 +201,23 @@ fn to_usize(stated: u64) -> usize {
 mod tests {
     use super::*;
 
-    fn stating(limitation: &str) -> Terms {
-        Terms::parse(&format!("{{\"limitation\":{{{limitation}}}}}")).expect("an object")
+    fn stating(limitation: &str) -> Nip11Info {
+        Nip11Info::parse(&format!("{{\"limitation\":{{{limitation}}}}}")).expect("an object")
     }
 
-    fn of(limitation: &str) -> Budget {
-        Budget::of(Some(&stating(limitation)), &Learned::default())
+    fn of(limitation: &str) -> RelayLimits {
+        RelayLimits::new(Some(&stating(limitation)), &LearnedLimits::default())
     }
 
     #[test]
-    fn a_whole_document() {
-        let terms = Terms::parse(
+    fn complete_document_is_parsed() {
+        let nip11 = Nip11Info::parse(
             r#"{"name":"x","supported_nips":[1,11,77],"supported_grasps":["GRASP-06","GRASP-01"],"instance":"ab12",
             "limitation":{"max_subscriptions":50,"max_filters":20,"max_limit":1000,"default_limit":500,
             "max_message_length":524288,"max_subid_length":64,"max_subscription_bytes":5242880,"auth_required":false,
             "payment_required":false,"restricted_writes":true,"grasp_git":{"concurrent":8,"per_minute":120}}}"#,
         );
-        let expected = Terms {
+        let expected = Nip11Info {
             max_subscriptions: Some(50),
             max_filters: Some(20),
             max_limit: Some(1_000),
@@ -223,53 +231,53 @@ mod tests {
             negentropy: Some(true),
             is_grasp: true,
             instance: Some("ab12".to_owned()),
-            git: GitTerms { concurrent: Some(8), per_minute: Some(120) },
+            git: GitFetchLimits { concurrent: Some(8), per_minute: Some(120) },
         };
-        assert_eq!(terms, Some(expected));
+        assert_eq!(nip11, Some(expected));
     }
 
     #[test]
-    fn wrong_types_cost_only_their_field() {
-        let terms = Terms::parse(
+    fn field_of_the_wrong_type_is_ignored() {
+        let nip11 = Nip11Info::parse(
             r#"{"supported_nips":"77","supported_grasps":{"GRASP-01":true},"instance":7,
             "limitation":{"max_subscriptions":"50","max_filters":-1,"max_limit":1.5,"default_limit":null,
             "max_message_length":[1],"max_subid_length":64,"auth_required":"no","grasp_git":{"concurrent":true,"per_minute":9}}}"#,
         )
         .expect("an object");
-        let git = GitTerms { concurrent: None, per_minute: Some(9) };
-        assert_eq!(terms, Terms { max_subid_length: Some(64), git, ..Terms::default() });
+        let git = GitFetchLimits { concurrent: None, per_minute: Some(9) };
+        assert_eq!(nip11, Nip11Info { max_subid_length: Some(64), git, ..Nip11Info::default() });
         for odd in [r#"{"limitation":7}"#, r#"{"limitation":null}"#, r#"{"limitation":{"grasp_git":[]}}"#, "{}"] {
-            assert_eq!(Terms::parse(odd), Some(Terms::default()), "{odd}");
+            assert_eq!(Nip11Info::parse(odd), Some(Nip11Info::default()), "{odd}");
         }
     }
 
     #[test]
-    fn what_is_no_document() {
-        let large = format!("{{\"name\":\"{}\"}}", "x".repeat(limits::MAX_TERMS_BYTES));
+    fn invalid_documents_are_rejected() {
+        let large = format!("{{\"name\":\"{}\"}}", "x".repeat(limits::MAX_NIP11_BYTES));
         let deep = "[".repeat(100_000);
         for text in ["", "null", "[]", "7", "<html>", "{\"name\":", large.as_str(), deep.as_str()] {
-            assert_eq!(Terms::parse(text), None);
+            assert_eq!(Nip11Info::parse(text), None);
         }
     }
 
     #[test]
-    fn lists_and_names() {
+    fn supported_nips_grasps_and_instance_are_parsed() {
         let negentropy =
-            |nips: &str| Terms::parse(&format!("{{\"supported_nips\":{nips}}}")).expect("an object").negentropy;
+            |nips: &str| Nip11Info::parse(&format!("{{\"supported_nips\":{nips}}}")).expect("an object").negentropy;
         assert_eq!(negentropy("[1,77]"), Some(true));
         assert_eq!(negentropy("[\"1\",\"77\"]"), Some(true));
         assert_eq!(negentropy("[[77],7,770,\"NIP-77\"]"), Some(false));
         assert_eq!(negentropy("[]"), Some(false));
         assert_eq!(negentropy("77"), None);
-        assert!(!Terms::parse(r#"{"supported_grasps":["GRASP-06"]}"#).expect("an object").is_grasp);
-        let long = "x".repeat(limits::MAX_INSTANCE_BYTES + 1);
+        assert!(!Nip11Info::parse(r#"{"supported_grasps":["GRASP-06"]}"#).expect("an object").is_grasp);
+        let long = "x".repeat(limits::MAX_INSTANCE_ID_BYTES + 1);
         for name in ["", long.as_str()] {
-            assert_eq!(Terms::parse(&format!("{{\"instance\":\"{name}\"}}")).expect("an object").instance, None);
+            assert_eq!(Nip11Info::parse(&format!("{{\"instance\":\"{name}\"}}")).expect("an object").instance, None);
         }
     }
 
     #[test]
-    fn what_is_stated_about_git_is_read_within_bounds() {
+    fn stated_git_limits_are_clamped() {
         let git = |text: &str| stating(&format!("\"grasp_git\":{text}")).git;
         for (text, concurrent, per_minute) in [
             (r#"{"concurrent":1000,"per_minute":18446744073709551615}"#, Some(64), Some(6_000)),
@@ -277,33 +285,33 @@ mod tests {
             (r#"{"concurrent":-1}"#, None, None),
             ("[]", None, None),
         ] {
-            assert_eq!(git(text), GitTerms { concurrent, per_minute }, "{text}");
+            assert_eq!(git(text), GitFetchLimits { concurrent, per_minute }, "{text}");
         }
     }
 
     #[test]
-    fn a_silent_relay() {
-        let budget = Budget::of(None, &Learned::default());
-        let expected = Budget {
-            slots: 20,
-            live: 17,
-            reserve: 2,
-            transient: 5,
-            negs: 2,
-            filters: 10,
-            page: 500,
+    fn defaults_apply_without_a_document() {
+        let budget = RelayLimits::new(None, &LearnedLimits::default());
+        let expected = RelayLimits {
+            max_subscriptions: 20,
+            max_live_subscriptions: 17,
+            reserved_subscriptions: 2,
+            max_requests: 5,
+            max_negentropy: 2,
+            max_filters: 10,
+            page_size: 500,
             message_bytes: 131_072 - 512,
             req_bytes: 98_304,
             filter_bytes: 32_768,
             live_bytes: usize::MAX,
-            frame: Some(60_000),
+            frame_bytes: Some(60_000),
         };
         assert_eq!(budget, expected);
         assert_eq!(of(""), expected);
     }
 
     #[test]
-    fn slots_are_shared_out() {
+    fn subscriptions_are_divided_between_live_and_historic_sync() {
         for (stated, slots, live, reserve, transient, negs) in [
             (0, 1, 0, 0, 1, 1),
             (1, 1, 0, 0, 1, 1),
@@ -320,16 +328,25 @@ mod tests {
         ] {
             let budget = of(&format!("\"max_subscriptions\":{stated}"));
             assert_eq!(
-                (budget.slots, budget.live, budget.reserve, budget.transient, budget.negs),
+                (
+                    budget.max_subscriptions,
+                    budget.max_live_subscriptions,
+                    budget.reserved_subscriptions,
+                    budget.max_requests,
+                    budget.max_negentropy
+                ),
                 (slots, live, reserve, transient, negs),
                 "{stated}"
             );
-            assert!(budget.live + budget.reserve < budget.slots, "one is left for requests");
+            assert!(
+                budget.max_live_subscriptions + budget.reserved_subscriptions < budget.max_subscriptions,
+                "one is left for requests"
+            );
         }
     }
 
     #[test]
-    fn filters_and_pages() {
+    fn filter_and_page_limits_are_clamped() {
         for (limitation, filters, page) in [
             ("\"max_filters\":3,\"max_limit\":300", 3, 300),
             ("\"max_filters\":0,\"max_limit\":0", 1, 500),
@@ -337,12 +354,12 @@ mod tests {
             ("\"max_limit\":1", 10, 1),
         ] {
             let budget = of(limitation);
-            assert_eq!((budget.filters, budget.page), (filters, page), "{limitation}");
+            assert_eq!((budget.max_filters, budget.page_size), (filters, page), "{limitation}");
         }
     }
 
     #[test]
-    fn message_bytes_bound_everything() {
+    fn message_limit_bounds_all_byte_limits() {
         for (stated, message, req, filter, frame) in [
             (0, 3_584, 3_584, 3_584, None),
             (8_703, 8_191, 8_191, 8_191, None),
@@ -354,30 +371,50 @@ mod tests {
         ] {
             let budget = of(&format!("\"max_message_length\":{stated}"));
             assert_eq!(
-                (budget.message_bytes, budget.req_bytes, budget.filter_bytes, budget.frame),
+                (budget.message_bytes, budget.req_bytes, budget.filter_bytes, budget.frame_bytes),
                 (message, req, filter, frame),
                 "{stated}"
             );
         }
         let budget = of("\"max_message_length\":65536");
-        assert_eq!(budget.frame_beside(32_768), Some(16_128));
-        assert_eq!(budget.frame_beside(56_832), Some(4_096));
-        assert_eq!(budget.frame_beside(56_833), None);
-        assert_eq!(budget.frame_beside(usize::MAX), None);
+        assert_eq!(budget.frame_bytes_beside(32_768), Some(16_128));
+        assert_eq!(budget.frame_bytes_beside(56_832), Some(4_096));
+        assert_eq!(budget.frame_bytes_beside(56_833), None);
+        assert_eq!(budget.frame_bytes_beside(usize::MAX), None);
     }
 
     #[test]
-    fn what_it_has_taught_us_counts() {
-        let learned =
-            Learned { slots: Some(4), filters: Some(2), subscription_bytes: Some(1_048_576), ..Learned::default() };
-        let terms = stating("\"max_subscriptions\":50,\"max_filters\":5,\"max_subscription_bytes\":5242880");
-        let budget = Budget::of(Some(&terms), &learned);
-        assert_eq!((budget.slots, budget.live, budget.filters, budget.live_bytes), (4, 1, 2, 1_048_576));
-        let zero = Learned { slots: Some(0), filters: Some(0), subscription_bytes: Some(0), ..Learned::default() };
-        let budget = Budget::of(None, &zero);
-        assert_eq!((budget.slots, budget.live, budget.filters, budget.live_bytes), (1, 0, 1, 0));
-        let lax = Learned { slots: Some(900), filters: Some(900), subscription_bytes: Some(u64::MAX), ..zero };
-        let budget = Budget::of(Some(&terms), &lax);
-        assert_eq!((budget.slots, budget.filters, budget.live_bytes), (50, 5, 5_242_880));
+    fn learned_limits_lower_the_stated_ones() {
+        let learned = LearnedLimits {
+            max_subscriptions: Some(4),
+            max_filters: Some(2),
+            subscription_bytes: Some(1_048_576),
+            ..LearnedLimits::default()
+        };
+        let nip11 = stating("\"max_subscriptions\":50,\"max_filters\":5,\"max_subscription_bytes\":5242880");
+        let budget = RelayLimits::new(Some(&nip11), &learned);
+        assert_eq!(
+            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
+            (4, 1, 2, 1_048_576)
+        );
+        let zero = LearnedLimits {
+            max_subscriptions: Some(0),
+            max_filters: Some(0),
+            subscription_bytes: Some(0),
+            ..LearnedLimits::default()
+        };
+        let budget = RelayLimits::new(None, &zero);
+        assert_eq!(
+            (budget.max_subscriptions, budget.max_live_subscriptions, budget.max_filters, budget.live_bytes),
+            (1, 0, 1, 0)
+        );
+        let lax = LearnedLimits {
+            max_subscriptions: Some(900),
+            max_filters: Some(900),
+            subscription_bytes: Some(u64::MAX),
+            ..zero
+        };
+        let budget = RelayLimits::new(Some(&nip11), &lax);
+        assert_eq!((budget.max_subscriptions, budget.max_filters, budget.live_bytes), (50, 5, 5_242_880));
     }
 }

@@ -1,4 +1,6 @@
-//! What is remembered of a relay over restarts.
+//! The persistent state of a relay.
+//!
+//! Stored as JSON. The serialized field names are part of the on-disk format.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,117 +8,125 @@ use super::io::Seq;
 use super::relay_url::RelayUrl;
 use crate::time::Timestamp;
 
-/// A relay's row. All times are wall times: it is read by another process.
+/// The stored state of a relay. All times are wall clock times, because the next process reads them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Peer {
-    /// Which relay.
+pub struct RelayRecord {
+    /// URL of the relay.
     pub url: RelayUrl,
-    /// When something here last wanted it.
+    /// When a repository or the configuration last needed the relay.
     pub wanted_at: Timestamp,
-    /// How it has been.
-    pub health: HealthRow,
-    /// What it has taught us about itself.
-    pub learned: Learned,
-    /// What of it is here.
-    pub covered: Option<Covered>,
-    /// What it has done for us, in all.
-    pub totals: Totals,
-    /// The operator wants it left alone.
+    /// Health.
+    pub health: HealthRecord,
+    /// Limits learned from rejections.
+    pub learned: LearnedLimits,
+    /// How far the relay is synced. `None` if nothing is complete.
+    pub covered: Option<CoverageRecord>,
+    /// Counters over all processes.
+    pub totals: RelayTotals,
+    /// The operator has paused the relay.
     pub paused: bool,
-    /// It is this server under another name.
+    /// The URL leads to this server itself.
     pub is_self: bool,
 }
 
-/// The part of a relay's health that outlives a process.
+/// The persistent part of [`RelayHealth`](super::health::RelayHealth).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HealthRow {
-    /// Failures in a row.
+pub struct HealthRecord {
+    /// Consecutive connection failures.
     pub failures: u32,
-    /// When that row began.
+    /// Time of the first of these failures, minus the time of own network outages.
     pub failing_since: Option<Timestamp>,
-    /// The newest failure.
+    /// Time of the latest failure.
     pub last_failure_at: Option<Timestamp>,
-    /// The newest connection that came about.
+    /// Time of the latest successful connection.
     pub last_success_at: Option<Timestamp>,
-    /// Not to be dialled before.
+    /// Earliest time of the next connection attempt.
     pub next_retry_at: Option<Timestamp>,
-    /// Nothing is asked of it before: it wants less of us.
-    pub quiet_until: Option<Timestamp>,
-    /// How often it has said so without a calm time between.
-    pub strikes: u32,
-    /// It wants nothing to do with us; asked again once a day.
+    /// End of the cooldown after a rate limit. No requests are sent before.
+    #[serde(rename = "quiet_until")]
+    pub cooldown_until: Option<Timestamp>,
+    /// Rate limits without a calm period between them. Determines the length of the next cooldown.
+    #[serde(rename = "strikes")]
+    pub rate_limit_count: u32,
+    /// The relay does not serve us by policy. It is probed once a day.
     pub parked: bool,
 }
 
-/// What a relay's answers have taught us.
+/// Limits learned from the rejections of a relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Learned {
-    /// Subscriptions at once, if it refused more than it states.
-    pub slots: Option<u32>,
-    /// Filters of one request, if it refused more.
-    pub filters: Option<u32>,
-    /// Bytes of all subscriptions together, if it named a number.
+pub struct LearnedLimits {
+    /// Maximum concurrent subscriptions, if the relay rejected fewer than it states.
+    #[serde(rename = "slots")]
+    pub max_subscriptions: Option<u32>,
+    /// Maximum filters of one request, if the relay rejected more.
+    #[serde(rename = "filters")]
+    pub max_filters: Option<u32>,
+    /// Maximum bytes of all subscriptions together, if the relay stated a number in a rejection.
     pub subscription_bytes: Option<u64>,
-    /// How `limit: 0` must be said.
-    pub live: LiveForm,
-    /// It does not speak negentropy, as of then.
+    /// Form of the filters of live subscriptions.
+    #[serde(rename = "live")]
+    pub live_form: LiveFilterForm,
+    /// When the relay last rejected negentropy.
     pub no_negentropy_at: Option<Timestamp>,
-    /// Following it without tags brought mostly what does not belong here.
-    pub not_wide: bool,
+    /// The relay must not be followed without tag filters: it rejected such a subscription, or delivered mostly unrelated
+    /// events.
+    #[serde(rename = "not_wide")]
+    pub wide_disabled: bool,
 }
 
-/// How a live subscription is asked for (rule M3).
+/// Form of the filters of live subscriptions. See `docs/design/sync.md#live-sync`. Stored by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum LiveForm {
+pub enum LiveFilterForm {
     /// `limit: 0`.
     #[default]
     Zero,
-    /// `limit: 1`, where zero is refused.
+    /// `limit: 1`, if the relay rejects zero.
     One,
-    /// `since` a while ago, where both are refused.
+    /// `since` a short time ago, if the relay rejects both.
     Since,
 }
 
-/// What of a relay is here.
+/// How far a relay is synced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Covered {
-    /// What all this rests on: the store, the policy, the version of our filters. Another value, and it is worth nothing.
+pub struct CoverageRecord {
+    /// Identifies the store, the policy and the version of the filters that the coverage was reached with. With another
+    /// value the coverage is void.
     pub epoch: u64,
-    /// Announcements and states have been asked for in whole.
+    /// Announcements and states are completely synced.
     pub announcements: bool,
-    /// Of everything followed that arrived up to here, all that the relay had has been judged.
+    /// For all repositories and root events stored up to this sequence number, all events of the relay have been decided.
     pub up_to: Seq,
-    /// When it was last heard while that was so.
+    /// Last message of the relay while the coverage held.
     pub lost_at: Timestamp,
-    /// What the relay got between this time and `lost_at` has not been asked for yet.
+    /// Events that the relay received between this time and `lost_at` have not been requested yet.
     pub since: Option<Timestamp>,
-    /// When everything is to be asked for again.
+    /// Time of the next daily reconciliation.
     pub next_full_at: Timestamp,
-    /// Part of the history could not be had.
+    /// Part of the historic sync failed.
     pub failed: bool,
 }
 
-/// What a relay has done for us.
+/// Counters of a relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Totals {
-    /// Connections that were tried.
+pub struct RelayTotals {
+    /// Connection attempts.
     pub attempts: u64,
-    /// Those that did not come about.
+    /// Failed connection attempts.
     pub failures: u64,
     /// Seconds connected.
     pub up_secs: u64,
-    /// Seconds not connected although wanted.
+    /// Seconds disconnected while the relay was needed and not paused.
     pub down_secs: u64,
-    /// Events that were new here.
+    /// New events received.
     pub received: u64,
-    /// Of those, the ones that should have come live and did not.
+    /// New events that historic sync found although live sync should have delivered them.
     pub gaps: u64,
-    /// Events that were compared with it in the last reconciliation, and how many of them it has.
+    /// Own events compared with the relay by negentropy.
     pub compared: u64,
-    /// See `compared`.
+    /// Compared events that the relay has too.
     pub shared: u64,
 }

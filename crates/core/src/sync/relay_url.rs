@@ -1,4 +1,6 @@
-//! The address of a relay, in one form only (rule M9), because strangers write it in many.
+//! Canonical relay URLs. Announcements spell the same relay in different ways, and all of them become the same value.
+//!
+//! See `docs/design/sync.md#relay-urls-and-dialling`.
 
 use std::fmt;
 
@@ -7,19 +9,19 @@ use url::Url;
 
 use crate::limits;
 
-/// Where a relay is: `ws` or `wss`, a host in lower case and punycode without a trailing dot, no default port, no
-/// trailing slashes, no user, query or fragment. Two texts that mean the same relay become the same value.
+/// The URL of a relay in canonical form: scheme `ws` or `wss`, host in lower case and punycode without a trailing dot, no
+/// default port, no trailing slashes, no user, query or fragment. Equivalent texts become the same value.
 ///
-/// The default value names no relay. It exists so that a row with a missing field can be read.
+/// The default value names no relay. It exists so that a record with a missing field can be parsed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RelayUrl {
     tls: bool,
     /// `host[:port][/path]`; an IPv6 host is in brackets.
-    place: String,
+    address: String,
 }
 
 impl RelayUrl {
-    /// Reads what an announcement or an operator has written. A value without a scheme is read as `wss`.
+    /// Parses a URL of an announcement or a setting. A value without a scheme is parsed as `wss`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -40,69 +42,69 @@ impl RelayUrl {
         if !is_plain {
             return None;
         }
-        let mut place = host(&url)?;
-        // The parser has dropped the default port of the scheme.
+        let mut address = canonical_host(&url)?;
+        // The parser has already removed the default port of the scheme.
         if let Some(port) = url.port() {
-            place.push_str(&format!(":{port}"));
+            address.push_str(&format!(":{port}"));
         }
-        // All of them, not just one: the text of a value must be read as the same value again.
-        place.push_str(url.path().trim_end_matches('/'));
-        let url = Self { tls, place };
+        // All trailing slashes are removed, so that the canonical text is parsed to the same value.
+        address.push_str(url.path().trim_end_matches('/'));
+        let url = Self { tls, address };
         (url.to_string().len() <= limits::MAX_URL_BYTES).then_some(url)
     }
 
-    /// Who this is, whatever the scheme: `host[:port][/path]`. `ws` and `wss` of one place are one relay.
+    /// Returns `host[:port][/path]`, which identifies the relay: `ws` and `wss` URLs of one address are the same relay.
     #[must_use]
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn without_scheme(&self) -> &str {
+        &self.address
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns whether the scheme is `wss`.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// The same relay by `wss`, which is preferred.
+    /// Returns the same relay with the scheme `wss`, which is preferred.
     #[must_use]
-    pub fn secure(self) -> Self {
+    pub fn into_wss(self) -> Self {
         if self.tls {
             return self;
         }
-        // Only here can a port become the default one: `ws://x:443`.
-        let (authority, path) = self.place.split_at(self.place.find('/').unwrap_or(self.place.len()));
+        // An explicit port can become the default one: `ws://x:443`.
+        let (authority, path) = self.address.split_at(self.address.find('/').unwrap_or(self.address.len()));
         let authority = authority.strip_suffix(":443").unwrap_or(authority);
-        Self { tls: true, place: format!("{authority}{path}") }
+        Self { tls: true, address: format!("{authority}{path}") }
     }
 
-    /// The host without its port: a name, an IPv4 address, or an IPv6 address without brackets.
+    /// Returns the host without port: a name, an IPv4 address, or an IPv6 address without brackets.
     #[must_use]
     pub fn host(&self) -> &str {
         self.parts().0
     }
 
-    /// The port to dial, the default one if none is written.
+    /// Returns the port, or the default port of the scheme if the URL has none.
     #[must_use]
     pub fn port(&self) -> u16 {
         let default = if self.tls { 443 } else { 80 };
         self.parts().1.parse().unwrap_or(default)
     }
 
-    /// Empty, or `/x` without a trailing slash.
+    /// Returns the path: empty, or `/x` without a trailing slash.
     #[must_use]
     pub fn path(&self) -> &str {
         self.parts().2
     }
 
-    /// Where its NIP-11 document is.
+    /// Returns the URL of the NIP-11 document.
     #[must_use]
     pub fn nip11_url(&self) -> String {
-        format!("{}://{}", if self.tls { "https" } else { "http" }, self.place)
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.address)
     }
 
-    /// Host, port (may be empty), path.
+    /// Returns host, port (may be empty) and path.
     fn parts(&self) -> (&str, &str, &str) {
-        let (authority, path) = self.place.split_at(self.place.find('/').unwrap_or(self.place.len()));
+        let (authority, path) = self.address.split_at(self.address.find('/').unwrap_or(self.address.len()));
         if let Some((host, port)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             return (host, port.trim_start_matches(':'), path);
         }
@@ -111,8 +113,8 @@ impl RelayUrl {
     }
 }
 
-/// The host as it is compared. A name with an empty label leads nowhere.
-fn host(url: &Url) -> Option<String> {
+/// Returns the host in canonical form. A name with an empty label is invalid.
+fn canonical_host(url: &Url) -> Option<String> {
     let host = url.host_str()?;
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     let is_whole = host.starts_with('[') || host.split('.').all(|label| !label.is_empty());
@@ -121,7 +123,7 @@ fn host(url: &Url) -> Option<String> {
 
 impl fmt::Display for RelayUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.tls { "wss" } else { "ws" }, self.place)
+        write!(f, "{}://{}", if self.tls { "wss" } else { "ws" }, self.address)
     }
 }
 
@@ -134,7 +136,7 @@ impl Serialize for RelayUrl {
 impl<'de> Deserialize<'de> for RelayUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| de::Error::custom("this is not the address of a relay"))
+        Self::parse(&text).ok_or_else(|| de::Error::custom("not a relay URL"))
     }
 }
 
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_texts_one_value() {
+    fn equivalent_urls_have_one_canonical_form() {
         for (text, canonical) in [
             ("wss://relay.example", "wss://relay.example"),
             ("wss://relay.example/", "wss://relay.example"),
@@ -171,15 +173,15 @@ mod tests {
             let url = RelayUrl::parse(text).expect("valid");
             assert_eq!(url.to_string(), canonical, "{text}");
             assert_eq!(RelayUrl::parse(canonical), Some(url.clone()), "{text}");
-            let secure = url.secure();
+            let secure = url.into_wss();
             assert_eq!(RelayUrl::parse(&secure.to_string()), Some(secure), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_relay() {
+    fn invalid_relay_urls_are_rejected() {
         let long = format!("wss://relay.example/{}", "x".repeat(limits::MAX_URL_BYTES));
-        // Short as it is written, too long as it is meant.
+        // Short as written, but too long after percent encoding.
         let grown = format!("wss://relay.example/{}", "ä".repeat(200));
         for text in [
             "",
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts() {
+    fn url_parts() {
         for (text, host, port, path, nip11) in [
             ("wss://a.example", "a.example", 443, "", "https://a.example"),
             ("ws://a.example/x/y", "a.example", 80, "/x/y", "http://a.example/x/y"),
@@ -231,11 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn one_place_for_both_schemes() {
+    fn both_schemes_have_one_address() {
         let [plain, tls] = ["ws://a.example/x", "wss://a.example/x"].map(|text| RelayUrl::parse(text).expect("valid"));
-        assert_eq!(plain.place(), tls.place());
+        assert_eq!(plain.without_scheme(), tls.without_scheme());
         assert!(!plain.is_tls() && tls.is_tls());
-        assert_eq!(plain.secure(), tls);
+        assert_eq!(plain.into_wss(), tls);
         for (text, secure) in [
             ("ws://a.example:443", "wss://a.example"),
             ("ws://a.example:443/x", "wss://a.example/x"),
@@ -245,13 +247,13 @@ mod tests {
             ("ws://[::1]:443", "wss://[::1]"),
             ("ws://[1:443::2]:443/x", "wss://[1:443::2]/x"),
         ] {
-            let url = RelayUrl::parse(text).expect("valid").secure();
+            let url = RelayUrl::parse(text).expect("valid").into_wss();
             assert_eq!(url.to_string(), secure);
         }
     }
 
     #[test]
-    fn rows_hold_its_text() {
+    fn serializes_as_text() {
         let url = RelayUrl::parse("wss://a.example:1/x").expect("valid");
         let json = serde_json::to_string(&url).expect("serializes");
         assert_eq!(json, "\"wss://a.example:1/x\"");

@@ -1,251 +1,290 @@
-//! What a connection does next: live subscriptions first, then requests of batches, then new batches.
+//! Chooses the next action of a connection: live subscriptions first, then queued requests of batches, then new
+//! batches.
 
 use std::collections::BTreeSet;
 
-use super::batch::{Ask, BatchId, Doing, End, Job, JobId, Origin, Stage};
-use super::fault_injection::Flaw;
-use super::filters::{ID_BYTES, Portion, is_states};
-use super::io::{Output, Say, SubId};
-use super::live::requests;
-use super::pagination::Pages;
-use super::relay::{AuthState, Link, Resume, State, Sub, Up, What};
-use super::relay_limits::Budget;
-use super::{Ctx, limits};
+use super::batch::{
+    ActiveRequest, AnswerState, BatchId, BatchOrigin, BatchPhase, QueuedRequest, RequestId, RequestKind,
+};
+use super::fault_injection::SyncFault;
+use super::filters::{BatchCapacity, ID_BYTES, is_state_filter};
+use super::io::{OutgoingMessage, SubscriptionId, SyncOutput};
+use super::live::pack_requests;
+use super::pagination::PaginationState;
+use super::relay::{
+    AuthState, Connection, ConnectionState, OpenSubscription, PageCursor, RelayState, SubscriptionPurpose,
+};
+use super::relay_limits::RelayLimits;
+use super::{SyncContext, limits};
 use crate::nostr::event::EventId;
 use crate::nostr::filter::Filter;
 use crate::time::Timestamp;
 
-impl Link {
-    /// Does whatever can be done now.
-    pub(super) fn drive(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(up) = self.up_mut() else { return };
-        up.said = 0;
-        // Each turn says something or ends something, of which there is only so much; the bound is for a mistake of ours.
-        for _ in 0..limits::SYNC_STEPS {
+impl RelayState {
+    /// Takes all actions that are possible now.
+    pub(super) fn run(&mut self, ctx: &mut SyncContext<'_>) {
+        let Some(connection) = self.connection_mut() else { return };
+        connection.bytes_this_step = 0;
+        // Each iteration sends or completes something, of which there is a finite amount. The bound protects against a
+        // bug.
+        for _ in 0..limits::SYNC_STEP_ACTIONS_PER_RELAY {
             self.free_slots(ctx);
-            if self.may_speak(ctx) && self.start(ctx) {
+            if self.can_send(ctx) && self.start_next(ctx) {
                 continue;
             }
-            if !self.settle(ctx) {
+            if !self.complete_next(ctx) {
                 return;
             }
         }
     }
 
-    pub(super) fn may_speak(&self, ctx: &Ctx<'_>) -> bool {
-        let Some(up) = self.up() else { return false };
-        let waiting = matches!(up.auth.state, AuthState::Wanted(_) | AuthState::Sent(_));
-        !up.leaving
-            && !self.is_quiet(ctx.now)
-            && !waiting
-            && up.unsent + up.said < limits::SYNC_MAX_UNSENT
-            && up.hold_until <= ctx.now.mono
+    /// Whether requests may be sent now.
+    pub(super) fn can_send(&self, ctx: &SyncContext<'_>) -> bool {
+        let Some(connection) = self.connection() else { return false };
+        let is_authenticating = matches!(connection.auth.state, AuthState::Required(_) | AuthState::Sent(_));
+        !connection.is_closing
+            && !self.is_in_cooldown(ctx.now)
+            && !is_authenticating
+            && connection.unsent_bytes + connection.bytes_this_step < limits::SYNC_MAX_UNSENT_BYTES
+            && connection.retry_after <= ctx.now.mono
     }
 
-    pub(super) fn free_slots(&mut self, ctx: &Ctx<'_>) {
-        if let Some(up) = self.up_mut() {
-            up.subs.retain(|_, sub| !matches!(sub.what, What::Closing(until) if until <= ctx.now.mono));
+    /// Frees the slots of closed subscriptions whose EOSE or CLOSED did not arrive in time.
+    pub(super) fn free_slots(&mut self, ctx: &SyncContext<'_>) {
+        if let Some(connection) = self.connection_mut() {
+            connection
+                .subscriptions
+                .retain(|_, sub| !matches!(sub.purpose, SubscriptionPurpose::Closing(until) if until <= ctx.now.mono));
         }
     }
 
-    /// Begins one thing. `false` if nothing can begin.
-    pub(super) fn start(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        self.widen(ctx) || self.open_live(ctx) || self.start_ask(ctx) || self.next_batch(ctx) || self.consolidate(ctx)
+    /// Starts one action. Returns `false` if there is none.
+    pub(super) fn start_next(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        self.open_wide_live_set(ctx)
+            || self.open_next_live_set(ctx)
+            || self.start_queued_request(ctx)
+            || self.next_batch(ctx)
+            || self.consolidate(ctx)
     }
 
-    pub(super) fn consolidate(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        self.is_scattered() && self.merge(ctx)
+    /// Consolidation: merges live sets if they have many more filters than necessary.
+    pub(super) fn consolidate(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        self.needs_consolidation() && self.merge_live_sets(ctx)
     }
 
-    /// Begins the next request of a batch.
-    pub(super) fn start_ask(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        let State::Up(up) = &mut self.state else { return false };
-        let reserve = if ctx.flawed(Flaw::ReserveIgnored) { 0 } else { up.budget.reserve as usize };
-        let waiting = up.jobs.values().filter(|job| job.sub.is_none()).count();
-        let free = (up.budget.slots as usize).saturating_sub(reserve + up.subs.len() + waiting);
-        let most = up.pace.min(up.budget.transient) as usize;
-        if free == 0 || up.jobs.len() >= most {
+    /// Starts the next queued request of a batch. Returns `false` if there is none, or no free slot.
+    pub(super) fn start_queued_request(&mut self, ctx: &mut SyncContext<'_>) -> bool {
+        let ConnectionState::Connected(connection) = &mut self.connection else { return false };
+        let reserve = if ctx.has_fault(SyncFault::ReserveIgnored) {
+            0
+        } else {
+            connection.relay_limits.reserved_subscriptions as usize
+        };
+        let waiting = connection.requests.values().filter(|request| request.sub.is_none()).count();
+        let free = (connection.relay_limits.max_subscriptions as usize)
+            .saturating_sub(reserve + connection.subscriptions.len() + waiting);
+        let max_requests = connection.concurrency.min(connection.relay_limits.max_requests) as usize;
+        if free == 0 || connection.requests.len() >= max_requests {
             return false;
         }
-        let comparing = up.jobs.values().filter(|job| job.is_comparing()).count();
-        let may_compare = comparing < up.budget.negs as usize && *ctx.negs < limits::SYNC_NEGS;
-        let mut starved = false;
-        let found = up.batches.iter_mut().find_map(|(id, batch)| {
-            if batch.stage != Stage::History || (batch.is_serial() && (batch.jobs > 0 || batch.unjudged > 0)) {
+        let comparing = connection.requests.values().filter(|request| request.is_negentropy()).count();
+        let can_compare = comparing < connection.relay_limits.max_negentropy as usize
+            && *ctx.open_negentropy < limits::MAX_CONCURRENT_RECONCILIATIONS;
+        let mut is_waiting = false;
+        let found = connection.batches.iter_mut().find_map(|(id, batch)| {
+            if batch.phase != BatchPhase::Historic
+                || (batch.is_serial() && (batch.active_requests > 0 || batch.pending_events > 0))
+            {
                 return None;
             }
-            match batch.todo.front() {
-                Some(Ask::Compare(_)) if !may_compare => {
-                    starved |= *ctx.negs >= limits::SYNC_NEGS;
+            match batch.queue.front() {
+                Some(QueuedRequest::Compare(_)) if !can_compare => {
+                    is_waiting |= *ctx.open_negentropy >= limits::MAX_CONCURRENT_RECONCILIATIONS;
                     None
                 }
-                Some(_) => batch.todo.pop_front().map(|ask| (*id, ask)),
+                Some(_) => batch.queue.pop_front().map(|queued| (*id, queued)),
                 None => None,
             }
         });
-        if starved {
-            ctx.starved.insert(self.id);
+        if is_waiting {
+            ctx.waiting_for_negentropy.insert(self.id);
         }
-        let Some((batch, ask)) = found else { return false };
-        self.begin(ctx, batch, ask);
+        let Some((batch, queued)) = found else { return false };
+        self.start_request(ctx, batch, queued);
         true
     }
 
-    pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>, batch_id: BatchId, ask: Ask) {
-        let negentropy = self.speaks_negentropy(ctx.now, ctx.config.negentropy);
-        let overlap = self.overlap();
-        let State::Up(up) = &mut self.state else { return };
-        let Some(batch) = up.batches.get_mut(&batch_id) else { return };
-        let id = JobId(ctx.next());
-        let limit = up.budget.page as usize;
-        let deadline = Some(ctx.now.mono.plus_secs(limits::SYNC_PROGRESS_SECS));
-        let (doing, request, deadline) = match ask {
-            Ask::Group(filters) => {
+    /// Starts a request of a batch.
+    pub(super) fn start_request(&mut self, ctx: &mut SyncContext<'_>, batch_id: BatchId, queued: QueuedRequest) {
+        let can_compare = self.can_use_negentropy(ctx.now, ctx.config.use_negentropy);
+        let overlap_secs = self.overlap_secs();
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        let Some(batch) = connection.batches.get_mut(&batch_id) else { return };
+        let id = RequestId(ctx.new_id());
+        let limit = connection.relay_limits.page_size as usize;
+        let deadline = Some(ctx.now.mono.plus_secs(limits::SYNC_REQUEST_STALL_SECS));
+        let (kind, filters, deadline) = match queued {
+            QueuedRequest::Group(filters) => {
                 let first = filters.iter().map(|filter| Filter { limit: Some(limit), ..filter.clone() }).collect();
-                (Doing::Group(filters, 0), Some(first), deadline)
+                (RequestKind::Group(filters, 0), Some(first), deadline)
             }
-            Ask::Page(mut pages) => {
-                let key = plain(&pages.request());
-                let resume = self
-                    .resume
+            QueuedRequest::Page(mut pages) => {
+                let key = without_cursor(&pages.next_filter());
+                let cursor = self
+                    .page_cursors
                     .remove(&key)
-                    .filter(|old| ctx.now.mono.since(old.at).as_secs() < limits::SYNC_QUICK_SECS);
-                if let Some(Resume { until, began, .. }) = resume
+                    .filter(|old| ctx.now.mono.since(old.saved_at).as_secs() < limits::QUICK_RECONNECT_SECS);
+                if let Some(PageCursor { until, started_at, .. }) = cursor
                     && pages.cursor().is_none()
                 {
-                    // What came since then stands above where the pages go on.
-                    let since = Some(Timestamp(began.0.saturating_sub(overlap)).max(key.since.unwrap_or_default()));
-                    batch.todo.push_back(page(Filter { since, ..key.clone() }, up.budget.page));
-                    pages = Box::new(Pages::new(key, limit, Some(until)));
+                    // Events that arrived since then are newer than the cursor, so they are requested separately.
+                    let since =
+                        Some(Timestamp(started_at.0.saturating_sub(overlap_secs)).max(key.since.unwrap_or_default()));
+                    batch
+                        .queue
+                        .push_back(first_page(Filter { since, ..key.clone() }, connection.relay_limits.page_size));
+                    pages = Box::new(PaginationState::new(key, limit, Some(until)));
                 }
-                let filters = vec![pages.request()];
-                (Doing::Page(pages), Some(filters), deadline)
+                let filters = vec![pages.next_filter()];
+                (RequestKind::Page(pages), Some(filters), deadline)
             }
-            Ask::Compare(filter) if !negentropy => {
+            QueuedRequest::Compare(filter) if !can_compare => {
                 if is_one_second(&filter) {
-                    self.overfull = true;
+                    self.history_incomplete = true;
                 } else {
-                    batch.blank.push(filter);
+                    batch.unmatched_filters.push(filter);
                 }
-                return regroup(up, batch_id);
+                return group_unmatched_filters(connection, batch_id);
             }
-            Ask::Compare(filter) => {
-                let ask = ctx.ask(self.id, id);
-                ctx.out.push_back(Output::AskIds(ask, filter.clone()));
-                *ctx.negs += 1;
-                (Doing::Comparing(filter), None, None)
+            QueuedRequest::Compare(filter) => {
+                let query = ctx.new_query(self.id, id);
+                ctx.outputs.push_back(SyncOutput::QueryLocalIds(query, filter.clone()));
+                *ctx.open_negentropy += 1;
+                (RequestKind::QueryingLocalIds(filter), None, None)
             }
-            Ask::Fetch(mut ids, round) => {
-                // A relay cuts the answer to ids as it cuts a page.
-                let most = (up.budget.filter_bytes / ID_BYTES).min(limit).clamp(1, limits::SYNC_FETCH_IDS);
-                let left = ids.split_off(ids.len().min(most));
+            QueuedRequest::FetchIds(mut ids, round) => {
+                // A relay limits the answer to ids like a page.
+                let max_ids =
+                    (connection.relay_limits.filter_bytes / ID_BYTES).min(limit).clamp(1, limits::MAX_IDS_PER_REQUEST);
+                let remaining = ids.split_off(ids.len().min(max_ids));
                 let filter = Filter { ids: Some(ids.clone()), ..Filter::default() };
-                let asked: BTreeSet<EventId> = ids.into_iter().collect();
-                let count = asked.len();
-                (Doing::Fetching { asked, count, left, round }, Some(vec![filter]), deadline)
+                let missing: BTreeSet<EventId> = ids.into_iter().collect();
+                let count = missing.len();
+                (RequestKind::FetchIds { missing, count, remaining, round }, Some(vec![filter]), deadline)
             }
         };
-        batch.jobs += 1;
-        let sub = request.map(|filters| {
-            let sub = ctx.sub();
-            up.subs.insert(sub, Sub { what: What::Job(id), answered: false });
-            ctx.say(up, Say::Req(sub, filters));
+        batch.active_requests += 1;
+        let sub = filters.map(|filters| {
+            let sub = ctx.next_subscription_id();
+            connection
+                .subscriptions
+                .insert(sub, OpenSubscription { purpose: SubscriptionPurpose::Request(id), is_answered: false });
+            ctx.send(connection, OutgoingMessage::Req(sub, filters));
             sub
         });
-        let end = End::Awaited;
-        up.jobs.insert(id, Job { batch: batch_id, sub, doing, began: ctx.now.mono, deadline, end });
+        let answer = AnswerState::Pending;
+        connection
+            .requests
+            .insert(id, ActiveRequest { batch: batch_id, sub, kind, started_at: ctx.now.mono, deadline, answer });
     }
 
-    /// History of a batch may begin: its live subscription stands, or has no place.
-    pub(super) fn begin_history(&mut self, ctx: &mut Ctx<'_>, id: BatchId) {
-        let compare = self.speaks_negentropy(ctx.now, ctx.config.negentropy);
-        let portion = self.portion(ctx);
-        let State::Up(up) = &mut self.state else { return };
-        let Some(batch) = up.batches.get_mut(&id) else { return };
-        batch.stage = Stage::History;
+    /// Queues the historic requests of a batch, whose live set is confirmed or has no free slot.
+    pub(super) fn start_historic_requests(&mut self, ctx: &mut SyncContext<'_>, id: BatchId) {
+        let can_compare = self.can_use_negentropy(ctx.now, ctx.config.use_negentropy);
+        let capacity = self.batch_capacity(ctx);
+        let ConnectionState::Connected(connection) = &mut self.connection else { return };
+        let Some(batch) = connection.batches.get_mut(&id) else { return };
+        batch.phase = BatchPhase::Historic;
         let since = batch.since;
-        let with = |filter: Filter| Filter { since, ..filter };
-        let filters: Vec<Filter> = batch.scope.filters(ctx.wants, portion.values).into_iter().map(with).collect();
-        // What was never asked for is mostly not here, and what `since` brings is little: a page says it all. Otherwise the
-        // two sides have nearly the same, and are compared.
-        let whole = since.is_none() && matches!(batch.origin, Origin::Announcements | Origin::Pass | Origin::Again(_));
-        let fresh = since.is_none() && batch.origin == Origin::New && batch.in_generation;
+        let with_since = |filter: Filter| Filter { since, ..filter };
+        let filters: Vec<Filter> =
+            batch.scope.filters(ctx.repo_index, capacity.values).into_iter().map(with_since).collect();
+        // Needs that were never requested mostly match nothing here, and `since` brings few events: pages are cheaper.
+        // Otherwise both sides have nearly the same events, and they are compared.
+        let is_full = since.is_none()
+            && matches!(batch.origin, BatchOrigin::Announcements | BatchOrigin::Pass | BatchOrigin::Retry(_));
+        let is_first_request = since.is_none() && batch.origin == BatchOrigin::New && batch.in_historic_run;
         if batch.is_serial() {
-            // One after the other; what is not here is paged. Which of the states here a relay has is not remembered over
-            // restarts.
+            // One request after the other. Filters without local events are paged. States are compared once per
+            // process, because it is not stored which states a relay has.
             for filter in filters {
-                batch.todo.push_back(if compare && whole {
-                    Ask::Compare(filter)
-                } else if compare && !self.stated && is_states(&filter) {
-                    Ask::Compare(Filter { since: None, ..filter })
+                batch.queue.push_back(if can_compare && is_full {
+                    QueuedRequest::Compare(filter)
+                } else if can_compare && !self.states_compared && is_state_filter(&filter) {
+                    QueuedRequest::Compare(Filter { since: None, ..filter })
                 } else {
-                    page(filter, up.budget.page)
+                    first_page(filter, connection.relay_limits.page_size)
                 });
             }
-        } else if compare && (whole || fresh) {
-            batch.todo.extend(filters.into_iter().map(Ask::Compare));
+        } else if can_compare && (is_full || is_first_request) {
+            batch.queue.extend(filters.into_iter().map(QueuedRequest::Compare));
         } else {
-            let groups = requests(filters, up.budget.filters as usize, up.budget.req_bytes);
-            batch.todo.extend(groups.into_iter().map(Ask::Group));
+            let groups =
+                pack_requests(filters, connection.relay_limits.max_filters as usize, connection.relay_limits.req_bytes);
+            batch.queue.extend(groups.into_iter().map(QueuedRequest::Group));
         }
     }
 
-    /// How large a batch may be.
-    pub(super) fn portion(&self, ctx: &Ctx<'_>) -> Portion {
-        let budget = self.up().map_or_else(|| Budget::of(None, &self.learned), |up| up.budget);
-        Portion::of(&budget, ctx.config.values_per_filter, self.whole)
+    /// Returns how large a batch may be.
+    pub(super) fn batch_capacity(&self, ctx: &SyncContext<'_>) -> BatchCapacity {
+        let relay_limits = self
+            .connection()
+            .map_or_else(|| RelayLimits::new(None, &self.learned), |connection| connection.relay_limits);
+        BatchCapacity::new(&relay_limits, ctx.config.values_per_filter, self.total_size)
     }
 }
 
-impl Up {
-    /// Ends a request of ours. Its slot is free at once if the relay had already ended it.
-    pub(super) fn close(&mut self, ctx: &mut Ctx<'_>, id: SubId, negentropy: bool) {
-        let Some(sub) = self.subs.get_mut(&id) else { return };
-        let say = if negentropy { Say::NegClose(id) } else { Say::Close(id) };
-        if sub.answered {
-            self.subs.remove(&id);
+impl Connection {
+    /// Closes a subscription or negentropy exchange. Its slot is free at once if the relay has answered it.
+    pub(super) fn close(&mut self, ctx: &mut SyncContext<'_>, id: SubscriptionId, is_negentropy: bool) {
+        let Some(sub) = self.subscriptions.get_mut(&id) else { return };
+        let message = if is_negentropy { OutgoingMessage::NegClose(id) } else { OutgoingMessage::Close(id) };
+        if sub.is_answered {
+            self.subscriptions.remove(&id);
         } else {
-            sub.what = What::Closing(ctx.now.mono.plus_secs(limits::SYNC_CLOSING_SECS));
+            sub.purpose = SubscriptionPurpose::Closing(ctx.now.mono.plus_secs(limits::SYNC_CLOSE_GRACE_SECS));
         }
-        ctx.say(self, say);
+        ctx.send(self, message);
     }
 }
 
-/// Filters of which nothing is here share requests.
-pub(super) fn regroup(up: &mut Up, id: BatchId) {
-    let (filters, bytes) = (up.budget.filters as usize, up.budget.req_bytes);
-    let page = up.budget.page as usize;
-    let Some(batch) = up.batches.get_mut(&id) else { return };
-    let waiting = batch.todo.iter().any(|ask| matches!(ask, Ask::Compare(_)));
+/// Queues the filters of a batch that match no local event: in shared requests, or in pages if the batch is serial.
+pub(super) fn group_unmatched_filters(connection: &mut Connection, id: BatchId) {
+    let (max_filters, max_bytes) = (connection.relay_limits.max_filters as usize, connection.relay_limits.req_bytes);
+    let page_size = connection.relay_limits.page_size as usize;
+    let Some(batch) = connection.batches.get_mut(&id) else { return };
+    let has_comparisons = batch.queue.iter().any(|queued| matches!(queued, QueuedRequest::Compare(_)));
     if batch.is_serial() {
-        let blank = std::mem::take(&mut batch.blank);
-        for filter in blank.into_iter().rev() {
-            batch.todo.push_front(Ask::Page(Box::new(Pages::new(filter, page, None))));
+        let unmatched_filters = std::mem::take(&mut batch.unmatched_filters);
+        for filter in unmatched_filters.into_iter().rev() {
+            batch.queue.push_front(QueuedRequest::Page(Box::new(PaginationState::new(filter, page_size, None))));
         }
-    } else if !waiting {
-        let blank = std::mem::take(&mut batch.blank);
-        batch.todo.extend(requests(blank, filters, bytes).into_iter().map(Ask::Group));
+    } else if !has_comparisons {
+        let unmatched_filters = std::mem::take(&mut batch.unmatched_filters);
+        batch
+            .queue
+            .extend(pack_requests(unmatched_filters, max_filters, max_bytes).into_iter().map(QueuedRequest::Group));
     }
 }
 
-/// Whether a filter is about a single second: pages could not bring all of it, so it is compared or given up.
+/// Whether a filter is about a single second. Pages cannot fetch all of it, so it is compared or given up.
 pub(super) fn is_one_second(filter: &Filter) -> bool {
     filter.since.is_some() && filter.since == filter.until
 }
 
-/// What is asked instead of a comparison that has failed: pages, except of a single second.
-pub(super) fn instead(filter: Filter, limit: u32, overfull: &mut bool) -> Option<Ask> {
-    let second = is_one_second(&filter);
-    *overfull |= second;
-    (!second).then(|| page(filter, limit))
+/// Returns the request that replaces a failed comparison: pages, or nothing for a single second.
+pub(super) fn fallback_request(filter: Filter, limit: u32, history_incomplete: &mut bool) -> Option<QueuedRequest> {
+    let is_second = is_one_second(&filter);
+    *history_incomplete |= is_second;
+    (!is_second).then(|| first_page(filter, limit))
 }
 
-/// Pages of a filter from the top.
-pub(super) fn page(filter: Filter, limit: u32) -> Ask {
-    Ask::Page(Box::new(Pages::new(filter, limit as usize, None)))
+/// Returns a request for the first page of a filter.
+pub(super) fn first_page(filter: Filter, limit: u32) -> QueuedRequest {
+    QueuedRequest::Page(Box::new(PaginationState::new(filter, limit as usize, None)))
 }
 
-/// A filter without where its pages stand.
-pub(super) fn plain(filter: &Filter) -> Filter {
+/// Returns a filter without the cursor and limit of its pages.
+pub(super) fn without_cursor(filter: &Filter) -> Filter {
     Filter { until: None, limit: None, ..filter.clone() }
 }

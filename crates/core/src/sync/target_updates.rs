@@ -1,91 +1,98 @@
-//! What is followed and what is served changes, and the window in which that is gathered.
+//! Updates of the repository needs, and the batch window in which they are gathered.
 
-use super::Syncer;
-use super::fault_injection::Flaw;
-use super::io::{Arrived, Followed, Output, Root};
+use super::SyncMachine;
+use super::fault_injection::SyncFault;
+use super::io::{RepoNeeds, RootEvent, ServedEvent, SyncOutput};
 use super::targets::RepoKey;
 use crate::repo::{Identifier, RepoId};
-use crate::time::Moment;
+use crate::time::MonoTime;
 
-impl Syncer {
-    pub(super) fn interest(&mut self, name: Identifier, followed: Vec<Followed>) {
-        self.recent.follow(&name);
-        let woken = self.refused.wake_name(&name);
-        let changes = self.wants.follow(&self.config.service, name, followed);
-        for repo in changes.ask {
-            self.out.push_back(Output::AskRoots(repo));
+impl SyncMachine {
+    /// Replaces the needs of all repositories with an identifier.
+    pub(super) fn update_repo_needs(&mut self, identifier: Identifier, needs: Vec<RepoNeeds>) {
+        self.recent_arrivals.record_needs_change(&identifier);
+        let woken = self.rejected.wake_on_identifier(&identifier);
+        let changes = self.repo_index.update(&self.config.service, identifier, needs);
+        for repo in changes.query_roots {
+            self.outputs.push_back(SyncOutput::QueryRootEvents(repo));
         }
-        for place in changes.places {
-            self.relink(&place);
+        for relay_key in changes.relay_keys {
+            self.update_relay(&relay_key);
         }
-        for key in changes.moved {
-            if self.wants.repo(key).is_some() {
-                self.soil(key);
+        for key in changes.relisted {
+            if self.repo_index.repo(key).is_some() {
+                self.mark_dirty(key);
             }
         }
-        self.reconsider(woken);
-        for author in changes.keepers {
-            let woken = self.refused.wake_author(&author);
-            self.reconsider(woken);
+        self.resubmit_woken(woken);
+        for author in changes.new_maintainers {
+            let woken = self.rejected.wake_on_author(&author);
+            self.resubmit_woken(woken);
         }
     }
 
-    pub(super) fn rooted(&mut self, repo: &RepoId, roots: Vec<Root>) {
-        let Some((key, new)) = self.wants.root(repo, roots) else { return };
-        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-        for id in &links {
-            if let Some(link) = self.links.get_mut(id) {
-                link.whole = link.whole.with_roots(new);
+    /// Adds the stored root events of a repository.
+    pub(super) fn on_root_events(&mut self, repo: &RepoId, roots: Vec<RootEvent>) {
+        let Some((key, count)) = self.repo_index.add_root_events(repo, roots) else { return };
+        let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
+        for id in &relay_ids {
+            if let Some(relay) = self.relays.get_mut(id) {
+                relay.total_size = relay.total_size.with_roots(count);
             }
         }
-        self.soil(key);
+        self.mark_dirty(key);
     }
 
-    /// Something in a repository changed that its relays have not been asked about.
-    pub(super) fn soil(&mut self, key: RepoKey) {
-        let window = if self.ready { self.config.window_millis } else { 0 };
-        let closes = Moment(self.now.mono.0.saturating_add(window));
-        self.wants.gather(key, closes);
-        let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-        for id in links {
-            if let Some(link) = self.links.get_mut(&id) {
-                link.dirty.insert(key);
+    /// Marks a repository as changed: it has needs that have not been requested from its relays.
+    pub(super) fn mark_dirty(&mut self, key: RepoKey) {
+        let window_millis = if self.is_ready { self.config.batch_window_millis } else { 0 };
+        let window_closes_at = MonoTime(self.now.mono.0.saturating_add(window_millis));
+        self.repo_index.mark_changed(key, window_closes_at);
+        let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
+        for id in relay_ids {
+            if let Some(relay) = self.relays.get_mut(&id) {
+                relay.dirty.insert(key);
             }
         }
     }
 
-    pub(super) fn served(&mut self, arrived: &Arrived) {
-        for key in self.wants.arrive(arrived) {
-            let links = self.wants.repo(key).map(|repo| repo.links.clone()).unwrap_or_default();
-            for id in links {
-                if let Some(link) = self.links.get_mut(&id) {
-                    link.whole = link.whole.with_roots(1);
+    /// Handles a served event: new root events become needs, and rejected events that depend on it are tried again.
+    pub(super) fn on_served(&mut self, served: &ServedEvent) {
+        for key in self.repo_index.add_served_event(served) {
+            let relay_ids = self.repo_index.repo(key).map(|repo| repo.relay_ids.clone()).unwrap_or_default();
+            for id in relay_ids {
+                if let Some(relay) = self.relays.get_mut(&id) {
+                    relay.total_size = relay.total_size.with_roots(1);
                 }
             }
-            self.soil(key);
+            self.mark_dirty(key);
         }
-        if !self.flawed(Flaw::RefusedKeptForever) {
-            self.recent.arrive(arrived);
-            let woken = self.refused.wake(arrived);
-            self.reconsider(woken);
+        if !self.has_fault(SyncFault::RejectedNeverRetried) {
+            self.recent_arrivals.record(served);
+            let woken = self.rejected.wake_on_event(served);
+            self.resubmit_woken(woken);
         }
     }
 
+    /// Closes the batch window: the changes may be requested now.
     pub(super) fn close_window(&mut self) {
-        if self.flawed(Flaw::WindowNeverCloses) {
-            self.wants.closes = None;
+        if self.has_fault(SyncFault::WindowNeverCloses) {
+            self.repo_index.window_closes_at = None;
             return;
         }
-        self.wants.closes = None;
-        for key in std::mem::take(&mut self.wants.gathering) {
-            let links = self.wants.repo(key).map(|repo| &repo.links);
-            for id in links.into_iter().flatten() {
-                if let Some(link) = self.links.get_mut(id) {
-                    link.stirred = true;
+        self.repo_index.window_closes_at = None;
+        for key in std::mem::take(&mut self.repo_index.changed_repos) {
+            let relay_ids = self.repo_index.repo(key).map(|repo| &repo.relay_ids);
+            for id in relay_ids.into_iter().flatten() {
+                if let Some(relay) = self.relays.get_mut(id) {
+                    relay.has_ready_repos = true;
                 }
             }
-            self.restless.extend(
-                links.into_iter().flatten().filter(|id| self.links.get(id).is_some_and(|link| link.up().is_some())),
+            self.runnable.extend(
+                relay_ids
+                    .into_iter()
+                    .flatten()
+                    .filter(|id| self.relays.get(id).is_some_and(|relay| relay.connection().is_some())),
             );
         }
     }

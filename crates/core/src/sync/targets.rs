@@ -1,97 +1,97 @@
-//! What is followed, and where: repositories, their roots, and the relays that have them. (`RepoSyncIndex` and
-//! `derive_relay_targets` of earlier designs.)
+//! Index of all repository needs: followed repositories, their root events, and the relays that they list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::io::{Arrived, Followed, Root, Seq};
-use super::relay::LinkId;
+use super::io::{RepoNeeds, RootEvent, Seq, ServedEvent};
+use super::relay::RelayId;
 use super::relay_url::RelayUrl;
 use crate::limits;
 use crate::nostr::{PublicKey, kinds};
-use crate::repo::catalog::Place;
-use crate::repo::{Identifier, RepoId, Service};
-use crate::time::Moment;
+use crate::repo::catalog::EventStatus;
+use crate::repo::{Identifier, RepoId, ServiceAddress};
+use crate::time::MonoTime;
 
-/// A small name for a repository, for the life of the process.
+/// Id of a followed repository. Unique within the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct RepoKey(u32);
 
-/// A repository that is followed.
+/// A followed repository and its needs.
 #[derive(Clone, Debug)]
-pub(super) struct Repo {
+pub(super) struct IndexedRepo {
     pub(super) id: RepoId,
-    /// `30617:…`, as it stands in filters.
+    /// Its coordinate (`30617:…`) for filters.
     pub(super) coordinate: String,
-    pub(super) place: Place,
+    pub(super) status: EventStatus,
     pub(super) relays: Vec<RelayUrl>,
     pub(super) authors: Vec<PublicKey>,
-    /// When its newest announcement arrived.
+    /// Arrival of its newest announcement.
     pub(super) seq: Seq,
-    /// By arrival. Ids live here once; relays know how far they have come.
-    pub(super) roots: Vec<Root>,
-    /// Whether the store has told the roots that were there before.
-    pub(super) rooted: bool,
-    pub(super) links: BTreeSet<LinkId>,
+    /// Root events by arrival. Their ids are stored only here; a relay stores up to which arrival it is synced.
+    pub(super) roots: Vec<RootEvent>,
+    /// Whether the root events that were stored before have been loaded.
+    pub(super) roots_loaded: bool,
+    /// Followed relays that it lists.
+    pub(super) relay_ids: BTreeSet<RelayId>,
 }
 
-impl Repo {
-    /// The roots that arrived after one moment and up to another.
-    pub(super) fn span(&self, after: Seq, up_to: Seq) -> &[Root] {
+impl IndexedRepo {
+    /// Returns the root events that arrived after `after` and not later than `up_to`.
+    pub(super) fn roots_between(&self, after: Seq, up_to: Seq) -> &[RootEvent] {
         let from = self.roots.partition_point(|root| root.seq <= after);
         let to = self.roots.partition_point(|root| root.seq <= up_to);
         self.roots.get(from..to.max(from)).unwrap_or_default()
     }
 
-    /// When the newest root arrived.
-    pub(super) fn head(&self) -> Seq {
+    /// Returns the arrival of the newest root event, or 0.
+    pub(super) fn newest_root_seq(&self) -> Seq {
         self.roots.last().map_or(0, |root| root.seq)
     }
 }
 
-/// All that is followed.
+/// Index of all followed repositories and of the relays that they list.
 #[derive(Debug, Default)]
-pub(super) struct Wants {
-    repos: BTreeMap<RepoKey, Repo>,
+pub(super) struct RepoSyncIndex {
+    repos: BTreeMap<RepoKey, IndexedRepo>,
     keys: BTreeMap<RepoId, RepoKey>,
-    names: BTreeMap<Identifier, Vec<RepoKey>>,
-    /// Who wants each relay, by its place, linked or not.
-    relays: BTreeMap<String, Wanted>,
-    next: u32,
-    /// Repositories in which something changed since the window opened.
-    pub(super) gathering: BTreeSet<RepoKey>,
-    /// When the window closes. It opens with the first change and is not put off by others.
-    pub(super) closes: Option<Moment>,
-    /// The newest arrival that was told.
-    pub(super) heard: Seq,
+    by_identifier: BTreeMap<Identifier, Vec<RepoKey>>,
+    /// Repositories that need each relay, by its URL without scheme. Includes relays that are not followed.
+    relays: BTreeMap<String, RelayNeeds>,
+    next_key: u32,
+    /// Repositories that changed since the batch window opened.
+    pub(super) changed_repos: BTreeSet<RepoKey>,
+    /// When the batch window closes. It opens with the first change and is not extended by later ones.
+    pub(super) window_closes_at: Option<MonoTime>,
+    /// The newest arrival that was reported.
+    pub(super) newest_seq: Seq,
 }
 
-/// Who wants a relay.
+/// The repositories that need a relay.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct RelayNeeds {
     pub(super) url: RelayUrl,
     pub(super) served: BTreeSet<RepoKey>,
     pub(super) held: BTreeSet<RepoKey>,
 }
 
-/// What a change of interest leads to.
+/// Consequences of changed repository needs.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
-    /// Repositories whose roots the store should tell.
-    pub(super) ask: Vec<RepoId>,
-    /// Places that may be wanted more, or less.
-    pub(super) places: BTreeSet<String>,
-    /// Keys that keep a repository and did not before.
-    pub(super) keepers: Vec<PublicKey>,
-    /// Repositories that name other relays than before.
-    pub(super) moved: BTreeSet<RepoKey>,
+pub(super) struct IndexChanges {
+    /// Repositories whose stored root events have to be looked up.
+    pub(super) query_roots: Vec<RepoId>,
+    /// Relays whose set of repositories changed, as URL without scheme.
+    pub(super) relay_keys: BTreeSet<String>,
+    /// Authors that became maintainers of a repository.
+    pub(super) new_maintainers: Vec<PublicKey>,
+    /// Repositories that list other relays than before.
+    pub(super) relisted: BTreeSet<RepoKey>,
 }
 
-impl Wants {
-    pub(super) fn repo(&self, key: RepoKey) -> Option<&Repo> {
+impl RepoSyncIndex {
+    pub(super) fn repo(&self, key: RepoKey) -> Option<&IndexedRepo> {
         self.repos.get(&key)
     }
 
-    pub(super) fn repo_mut(&mut self, key: RepoKey) -> Option<&mut Repo> {
+    pub(super) fn repo_mut(&mut self, key: RepoKey) -> Option<&mut IndexedRepo> {
         self.repos.get_mut(&key)
     }
 
@@ -99,146 +99,168 @@ impl Wants {
         self.keys.get(repo).copied()
     }
 
-    pub(super) fn wanted(&self, place: &str) -> Option<&Wanted> {
-        self.relays.get(place)
+    pub(super) fn relay_needs(&self, relay_key: &str) -> Option<&RelayNeeds> {
+        self.relays.get(relay_key)
     }
 
     pub(super) fn len(&self) -> usize {
         self.repos.len()
     }
 
-    /// All wanted places with the number of served repositories that want them, for those who must choose.
-    pub(super) fn places(&self) -> impl Iterator<Item = (&String, &Wanted)> {
+    /// Iterates over all listed relays, by URL without scheme.
+    pub(super) fn relays(&self) -> impl Iterator<Item = (&String, &RelayNeeds)> {
         self.relays.iter()
     }
 
-    /// Takes in what is followed under a name.
-    pub(super) fn follow(&mut self, service: &Service, name: Identifier, followed: Vec<Followed>) -> Changes {
-        let mut changes = Changes::default();
-        let before = self.names.remove(&name).unwrap_or_default();
-        let mut now = Vec::with_capacity(followed.len());
-        for followed in followed {
-            let key = self.keys.get(&followed.repo).copied();
+    /// Replaces the needs of all repositories with an identifier.
+    pub(super) fn update(
+        &mut self,
+        service: &ServiceAddress,
+        identifier: Identifier,
+        needs: Vec<RepoNeeds>,
+    ) -> IndexChanges {
+        let mut changes = IndexChanges::default();
+        let before = self.by_identifier.remove(&identifier).unwrap_or_default();
+        let mut now = Vec::with_capacity(needs.len());
+        for repo_needs in needs {
+            let key = self.keys.get(&repo_needs.repo).copied();
             let key = key.unwrap_or_else(|| {
-                self.next += 1;
-                RepoKey(self.next)
+                self.next_key += 1;
+                RepoKey(self.next_key)
             });
             now.push(key);
-            self.put(service, key, followed, &mut changes);
+            self.insert(service, key, repo_needs, &mut changes);
         }
         for key in before.into_iter().filter(|key| !now.contains(key)).collect::<Vec<_>>() {
             if let Some(repo) = self.repos.remove(&key) {
                 self.keys.remove(&repo.id);
-                self.gathering.remove(&key);
-                self.want(key, &repo.relays, None, &mut changes);
+                self.changed_repos.remove(&key);
+                self.update_relay_needs(key, &repo.relays, None, &mut changes);
             }
         }
         if !now.is_empty() {
-            self.names.insert(name, now);
+            self.by_identifier.insert(identifier, now);
         }
         changes
     }
 
-    fn put(&mut self, service: &Service, key: RepoKey, followed: Followed, changes: &mut Changes) {
-        let Followed { repo: id, place, relays, authors, seq } = followed;
-        let relays = sensible(service, &relays);
+    /// Inserts or replaces the needs of one repository.
+    fn insert(&mut self, service: &ServiceAddress, key: RepoKey, needs: RepoNeeds, changes: &mut IndexChanges) {
+        let RepoNeeds { repo: id, status, relays, authors, seq } = needs;
+        let relays = usable_relays(service, &relays);
         let old = self.repos.get(&key);
-        let gone: Vec<RelayUrl> = old
-            .map(|old| old.relays.iter().filter(|url| !relays.iter().any(|new| new.place() == url.place())).cloned())
+        let removed: Vec<RelayUrl> = old
+            .map(|old| {
+                old.relays
+                    .iter()
+                    .filter(|url| !relays.iter().any(|new| new.without_scheme() == url.without_scheme()))
+                    .cloned()
+            })
             .into_iter()
             .flatten()
             .collect();
-        let known = |author: &&PublicKey| old.is_some_and(|old| old.authors.contains(author));
-        changes.keepers.extend(authors.iter().filter(|author| !known(author)));
-        let is_new = old.is_none_or(|old| old.place != place || !old.rooted);
-        self.want(key, &gone, None, changes);
-        self.want(key, &relays, Some(place), changes);
-        if is_new && place == Place::Served {
-            changes.ask.push(id.clone());
+        let is_known = |author: &&PublicKey| old.is_some_and(|old| old.authors.contains(author));
+        changes.new_maintainers.extend(authors.iter().filter(|author| !is_known(author)));
+        let is_new = old.is_none_or(|old| old.status != status || !old.roots_loaded);
+        self.update_relay_needs(key, &removed, None, changes);
+        self.update_relay_needs(key, &relays, Some(status), changes);
+        if is_new && status == EventStatus::Served {
+            changes.query_roots.push(id.clone());
         }
         self.keys.insert(id.clone(), key);
         let coordinate = format!("{}:{}:{}", kinds::ANNOUNCEMENT, id.owner, id.identifier.as_str());
         let old = self.repos.remove(&key);
-        let (roots, rooted, links) =
-            old.map(|old| (old.roots, old.rooted, old.links)).unwrap_or((Vec::new(), false, BTreeSet::new()));
-        self.repos.insert(key, Repo { id, coordinate, place, relays, authors, seq, roots, rooted, links });
+        let (roots, roots_loaded, relay_ids) =
+            old.map(|old| (old.roots, old.roots_loaded, old.relay_ids)).unwrap_or((Vec::new(), false, BTreeSet::new()));
+        self.repos
+            .insert(key, IndexedRepo { id, coordinate, status, relays, authors, seq, roots, roots_loaded, relay_ids });
     }
 
-    fn want(&mut self, key: RepoKey, urls: &[RelayUrl], place: Option<Place>, changes: &mut Changes) {
+    /// Updates which relays need a repository. `None` removes it.
+    fn update_relay_needs(
+        &mut self,
+        key: RepoKey,
+        urls: &[RelayUrl],
+        status: Option<EventStatus>,
+        changes: &mut IndexChanges,
+    ) {
         for url in urls {
-            let entry = self.relays.entry(url.place().to_owned());
-            let wanted =
-                entry.or_insert_with(|| Wanted { url: url.clone(), served: BTreeSet::new(), held: BTreeSet::new() });
+            let entry = self.relays.entry(url.without_scheme().to_owned());
+            let needs = entry.or_insert_with(|| RelayNeeds {
+                url: url.clone(),
+                served: BTreeSet::new(),
+                held: BTreeSet::new(),
+            });
             if url.is_tls() {
-                wanted.url = url.clone();
+                needs.url = url.clone();
             }
-            let change = match place {
-                Some(Place::Served) => wanted.served.insert(key) | wanted.held.remove(&key),
-                Some(Place::Held) => wanted.held.insert(key) | wanted.served.remove(&key),
-                None => wanted.served.remove(&key) | wanted.held.remove(&key),
+            let change = match status {
+                Some(EventStatus::Served) => needs.served.insert(key) | needs.held.remove(&key),
+                Some(EventStatus::Held) => needs.held.insert(key) | needs.served.remove(&key),
+                None => needs.served.remove(&key) | needs.held.remove(&key),
             };
             if change {
-                changes.moved.insert(key);
-                changes.places.insert(url.place().to_owned());
+                changes.relisted.insert(key);
+                changes.relay_keys.insert(url.without_scheme().to_owned());
             }
-            if wanted.served.is_empty() && wanted.held.is_empty() {
-                self.relays.remove(url.place());
+            if needs.served.is_empty() && needs.held.is_empty() {
+                self.relays.remove(url.without_scheme());
             }
         }
     }
 
-    /// The store tells the roots of a repository. Gives how many were not known.
-    pub(super) fn root(&mut self, id: &RepoId, roots: Vec<Root>) -> Option<(RepoKey, usize)> {
+    /// Adds the stored root events of a repository. Returns how many of them are new.
+    pub(super) fn add_root_events(&mut self, id: &RepoId, roots: Vec<RootEvent>) -> Option<(RepoKey, usize)> {
         let key = self.key(id)?;
         let repo = self.repos.get_mut(&key)?;
         let before = repo.roots.len();
         repo.roots.extend(roots);
         repo.roots.sort_unstable();
         repo.roots.dedup();
-        repo.rooted = true;
+        repo.roots_loaded = true;
         Some((key, repo.roots.len() - before))
     }
 
-    /// An event is served. Gives the repositories that have one root more.
-    pub(super) fn arrive(&mut self, arrived: &Arrived) -> Vec<RepoKey> {
-        self.heard = self.heard.max(arrived.seq);
-        if !matches!(arrived.kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE) {
+    /// Adds a served event. Returns the repositories of which it is a new root event.
+    pub(super) fn add_served_event(&mut self, served: &ServedEvent) -> Vec<RepoKey> {
+        self.newest_seq = self.newest_seq.max(served.seq);
+        if !matches!(served.kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE) {
             return Vec::new();
         }
-        let mut keys: Vec<RepoKey> = arrived
+        let mut keys: Vec<RepoKey> = served
             .coordinates
             .iter()
             .filter(|coordinate| coordinate.kind == kinds::ANNOUNCEMENT)
-            .filter_map(RepoId::of)
+            .filter_map(RepoId::from_coordinate)
             .filter_map(|id| self.key(&id))
             .collect();
         keys.sort_unstable();
         keys.dedup();
         keys.retain(|key| {
             let Some(repo) = self.repos.get_mut(key) else { return false };
-            // The store's own answer is still to come and has it.
-            if !repo.rooted || repo.head() >= arrived.seq {
+            // If the stored root events are not loaded yet, they will include it.
+            if !repo.roots_loaded || repo.newest_root_seq() >= served.seq {
                 return false;
             }
-            repo.roots.push(Root { seq: arrived.seq, id: arrived.id });
+            repo.roots.push(RootEvent { seq: served.seq, id: served.id });
             true
         });
         keys
     }
 
-    /// Notes that something changed in a repository: the window is open now.
-    pub(super) fn gather(&mut self, key: RepoKey, closes: Moment) {
-        self.gathering.insert(key);
-        self.closes.get_or_insert(closes);
+    /// Marks a repository as changed, and opens the batch window if it is closed.
+    pub(super) fn mark_changed(&mut self, key: RepoKey, window_closes_at: MonoTime) {
+        self.changed_repos.insert(key);
+        self.window_closes_at.get_or_insert(window_closes_at);
     }
 }
 
-/// The relays of a repository that may be dialled, each once, ourselves not among them.
-fn sensible(service: &Service, relays: &[String]) -> Vec<RelayUrl> {
+/// Returns the valid relay URLs of a repository, each once and without this server.
+fn usable_relays(service: &ServiceAddress, relays: &[String]) -> Vec<RelayUrl> {
     let mut urls: Vec<RelayUrl> = Vec::new();
-    for url in relays.iter().filter(|text| !service.is_own_relay(text)).filter_map(|text| RelayUrl::parse(text)) {
-        match urls.iter().position(|known| known.place() == url.place()) {
-            Some(nth) if url.is_tls() => urls[nth] = url,
+    for url in relays.iter().filter(|text| !service.is_own_relay_url(text)).filter_map(|text| RelayUrl::parse(text)) {
+        match urls.iter().position(|known| known.without_scheme() == url.without_scheme()) {
+            Some(index) if url.is_tls() => urls[index] = url,
             Some(_) => {}
             None if urls.len() < limits::MAX_RELAYS_PER_REPOSITORY => urls.push(url),
             None => break,

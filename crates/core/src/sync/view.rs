@@ -1,227 +1,237 @@
-//! What people may see of sync: a picture of one moment.
+//! Snapshots of the sync machine for the status page, the admin API and the metrics.
 
 use std::collections::BTreeSet;
 
-use super::completion::repos_of;
-use super::io::Via;
-use super::relay::{Link, Status, Up, What};
-use super::relay_record::{Learned, Totals};
+use super::completion::scope_repos;
+use super::io::SyncSource;
+use super::relay::{Connection, ConnectionStatus, RelayState, SubscriptionPurpose};
+use super::relay_record::{LearnedLimits, RelayTotals};
 use super::relay_url::RelayUrl;
 use super::targets::RepoKey;
-use super::{Syncer, health};
+use super::{SyncMachine, health};
 use crate::repo::RepoId;
-use crate::state_machine::Machine;
+use crate::state_machine::StateMachine;
 use crate::time::Timestamp;
 
-/// Everything at one moment.
+/// Snapshot of the whole sync machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct View {
+pub struct SyncSnapshot {
     /// All relays.
-    pub links: Vec<LinkView>,
-    /// Repositories that are followed.
+    pub relays: Vec<RelaySnapshot>,
+    /// Number of followed repositories.
     pub repositories: usize,
-    /// Events that wait for a verdict.
+    /// Submitted events without a result.
     pub in_flight: usize,
-    /// Events that are remembered as refused, and those of them whose text is here.
-    pub refused: (usize, usize),
+    /// Number of events in the rejected-events index, and of those that are kept whole.
+    pub rejected: (usize, usize),
 }
 
-/// One relay at one moment.
+/// Snapshot of one relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinkView {
-    /// Which relay.
+pub struct RelaySnapshot {
+    /// URL of the relay.
     pub url: RelayUrl,
-    /// Where its connection stands.
-    pub status: Status,
-    /// How it is.
-    pub health: health::Status,
-    /// Failures in a row.
+    /// Connection status.
+    pub status: ConnectionStatus,
+    /// Health.
+    pub health: health::HealthStatus,
+    /// Consecutive connection failures.
     pub failures: u32,
-    /// Served repositories that are followed there.
+    /// Number of served repositories that list it.
     pub repositories: usize,
-    /// Of those, the ones of which everything is here.
+    /// Number of those that are completely synced from it.
     pub covered: usize,
-    /// Waiting repositories that are followed there.
+    /// Number of held repositories that list it.
     pub held: usize,
-    /// Live subscriptions, and other requests, that are open.
+    /// Number of open live subscriptions and of other open requests.
     pub subscriptions: (usize, usize),
-    /// Filters of the live subscriptions.
+    /// Number of filters of the live subscriptions.
     pub filters: usize,
-    /// Parts that found no place among the live subscriptions.
+    /// Number of scopes that are polled for lack of a free live subscription.
     pub polled: usize,
-    /// Whether everything is followed without tags.
-    pub wide: bool,
-    /// Requests that are still to be made.
+    /// Whether it is followed with one subscription without tags.
+    pub is_wide: bool,
+    /// Number of requests that have not been started.
     pub queued: usize,
-    /// Milliseconds until it is dialled, if it waits for that.
+    /// Milliseconds until it is dialled, if it waits for a connection.
     pub dial_in_millis: Option<u64>,
-    /// Seconds for which nothing is asked.
-    pub quiet_secs: Option<u64>,
-    /// Parts of the history that failed and are tried again.
-    pub owed: usize,
-    /// When history was last complete.
-    pub complete_at: Option<Timestamp>,
-    /// When it was last heard.
-    pub heard_at: Option<Timestamp>,
-    /// Seconds until everything is asked for again.
-    pub full_in_secs: u64,
-    /// Whether a daily reconciliation is under way.
-    pub daily: bool,
-    /// What is being caught up with, if anything.
-    pub under_way: Option<Progress>,
-    /// What it has taught us.
-    pub learned: Learned,
-    /// What it has done for us.
-    pub totals: Totals,
-    /// The operator wants it left alone.
-    pub paused: bool,
-    /// It is this server under another name.
+    /// Remaining seconds of its rate-limit cooldown.
+    pub cooldown_secs: Option<u64>,
+    /// Number of failed batches that are retried.
+    pub failed_batches: usize,
+    /// When historic sync was last completed.
+    pub historic_sync_completed_at: Option<Timestamp>,
+    /// Time of its last message.
+    pub last_message_at: Option<Timestamp>,
+    /// Seconds until the next full reconciliation.
+    pub next_full_sync_secs: u64,
+    /// Whether a daily reconciliation is in progress.
+    pub is_reconciling: bool,
+    /// Progress of the current catch-up or daily reconciliation.
+    pub progress: Option<CatchUpProgress>,
+    /// Limits learned from its rejections.
+    pub learned: LearnedLimits,
+    /// Totals over restarts.
+    pub totals: RelayTotals,
+    /// Whether the operator paused it.
+    pub is_paused: bool,
+    /// Whether it is this server under another URL.
     pub is_self: bool,
-    /// It was configured.
-    pub bootstrap: bool,
+    /// Whether the operator configured it.
+    pub is_bootstrap: bool,
 }
 
-/// How far a catch-up or a daily reconciliation is.
+/// Progress of a catch-up or daily reconciliation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
-    /// Which of them.
-    pub via: Via,
-    /// Repositories that are done.
+pub struct CatchUpProgress {
+    /// Which of the two.
+    pub source: SyncSource,
+    /// Number of completed repositories.
     pub done: usize,
-    /// Repositories in all.
+    /// Number of all repositories.
     pub total: usize,
-    /// Events that were new.
+    /// Number of new events.
     pub events: u64,
 }
 
-/// How a relay stands to one repository.
+/// Sync status of one repository at one relay.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RepoLink {
-    /// Which relay.
+pub struct RepoRelayStatus {
+    /// URL of the relay.
     pub url: RelayUrl,
-    /// Where its connection stands.
-    pub status: Status,
-    /// How it is.
-    pub health: health::Status,
-    /// Whether everything that it has of the repository is here.
-    pub covered: bool,
-    /// When everything that it has of all repositories was last here.
-    pub complete_at: Option<Timestamp>,
-    /// When it was last heard.
-    pub heard_at: Option<Timestamp>,
-    /// It is this server under another name.
+    /// Connection status.
+    pub status: ConnectionStatus,
+    /// Health.
+    pub health: health::HealthStatus,
+    /// Whether the repository is completely synced from it.
+    pub is_covered: bool,
+    /// When historic sync of all repositories was last completed.
+    pub historic_sync_completed_at: Option<Timestamp>,
+    /// Time of its last message.
+    pub last_message_at: Option<Timestamp>,
+    /// Whether it is this server under another URL.
     pub is_self: bool,
 }
 
-impl Syncer {
-    /// The relays at which a repository is followed.
+impl SyncMachine {
+    /// Returns the relays from which a repository is synced.
     #[must_use]
-    pub fn replication(&self, repo: &RepoId) -> Vec<RepoLink> {
-        let Some(key) = self.wants.key(repo) else { return Vec::new() };
-        let head = self.wants.repo(key).map_or(0, |repo| repo.head());
-        let named = self.links.values().filter(|link| link.covers.contains_key(&key) || link.held.contains(&key));
-        named
-            .map(|link| RepoLink {
-                url: link.url.clone(),
-                status: link.status(),
-                health: link.health.status(self.now),
-                covered: link.covers.get(&key).is_some_and(|cover| cover.tags && head <= cover.done),
-                complete_at: link.complete_at,
-                heard_at: link.heard.map(|heard| heard.wall),
-                is_self: link.is_self,
+    pub fn repo_relays(&self, repo: &RepoId) -> Vec<RepoRelayStatus> {
+        let Some(key) = self.repo_index.key(repo) else { return Vec::new() };
+        let newest_root = self.repo_index.repo(key).map_or(0, |repo| repo.newest_root_seq());
+        let listing =
+            self.relays.values().filter(|relay| relay.coverage.contains_key(&key) || relay.held_repos.contains(&key));
+        listing
+            .map(|relay| RepoRelayStatus {
+                url: relay.url.clone(),
+                status: relay.status(),
+                health: relay.health.status(self.now),
+                is_covered: relay
+                    .coverage
+                    .get(&key)
+                    .is_some_and(|coverage| coverage.tags_complete && newest_root <= coverage.roots_complete),
+                historic_sync_completed_at: relay.historic_sync_completed_at,
+                last_message_at: relay.last_message.map(|message| message.wall),
+                is_self: relay.is_self,
             })
             .collect()
     }
 
-    /// A picture of this moment.
+    /// Returns a snapshot of the machine.
     #[must_use]
-    pub fn view(&self) -> View {
-        View {
-            links: self.links.values().map(|link| self.link_view(link)).collect(),
-            repositories: self.wants.len(),
-            in_flight: self.flights.len(),
-            refused: (self.refused.len(), self.refused.hot_len()),
+    pub fn snapshot(&self) -> SyncSnapshot {
+        SyncSnapshot {
+            relays: self.relays.values().map(|relay| self.relay_snapshot(relay)).collect(),
+            repositories: self.repo_index.len(),
+            in_flight: self.in_flight.len(),
+            rejected: (self.rejected.len(), self.rejected.hot_len()),
         }
     }
 
-    /// A relay that is followed, at this moment.
+    /// Returns a snapshot of one followed relay.
     #[must_use]
-    pub fn link(&self, url: &RelayUrl) -> Option<LinkView> {
-        let id = self.places.get(url.place())?;
-        self.links.get(id).map(|link| self.link_view(link))
+    pub fn relay(&self, url: &RelayUrl) -> Option<RelaySnapshot> {
+        let id = self.relay_ids.get(url.without_scheme())?;
+        self.relays.get(id).map(|relay| self.relay_snapshot(relay))
     }
 
-    /// Whether something is remembered of a relay that is not followed now.
+    /// Whether there is a stored record of a relay that is not followed now.
     #[must_use]
-    pub fn is_remembered(&self, url: &RelayUrl) -> bool {
-        self.rows.contains_key(url.place())
+    pub fn has_stored_record(&self, url: &RelayUrl) -> bool {
+        self.stored_records.contains_key(url.without_scheme())
     }
 
-    /// Whether nothing is to be done before the next alarm.
+    /// Whether there is nothing to do before the next wake-up time.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.alarm().is_none_or(|(at, _)| at > self.now.mono)
     }
 
-    fn link_view(&self, link: &Link) -> LinkView {
-        let up = link.up();
+    fn relay_snapshot(&self, relay: &RelayState) -> RelaySnapshot {
+        let connection = relay.connection();
         let mono = self.now.mono;
-        let covered = link
-            .covers
-            .iter()
-            .filter(|(key, cover)| cover.tags && self.wants.repo(**key).is_some_and(|repo| repo.head() <= cover.done));
+        let covered = relay.coverage.iter().filter(|(key, coverage)| {
+            coverage.tags_complete
+                && self.repo_index.repo(**key).is_some_and(|repo| repo.newest_root_seq() <= coverage.roots_complete)
+        });
         let covered = covered.count();
-        let dial = link.health.next_dial().max(link.health.quiet_until().unwrap_or_default());
-        let idle = link.current_session().is_none() && link.is_wanted() && !link.paused;
-        LinkView {
-            url: link.url.clone(),
-            status: link.status(),
-            health: link.health.status(self.now),
-            failures: link.health.failures(),
-            repositories: link.covers.len(),
+        let dial = relay.health.next_dial_at().max(relay.health.cooldown_until().unwrap_or_default());
+        let idle = relay.current_session().is_none() && relay.is_needed() && !relay.is_paused;
+        RelaySnapshot {
+            url: relay.url.clone(),
+            status: relay.status(),
+            health: relay.health.status(self.now),
+            failures: relay.health.failures(),
+            repositories: relay.coverage.len(),
             covered,
-            held: link.held.len(),
-            subscriptions: up.map(count).unwrap_or_default(),
-            filters: up.map_or(0, |up| up.live.values().map(|set| set.filters).sum()),
-            polled: up.map_or(0, |up| up.polled.len()),
-            wide: up.is_some_and(|up| up.wide.is_some()),
-            queued: up
-                .map_or(0, |up| up.batches.values().map(|batch| batch.todo.len()).sum::<usize>() + link.dirty.len()),
+            held: relay.held_repos.len(),
+            subscriptions: connection.map(count_subscriptions).unwrap_or_default(),
+            filters: connection.map_or(0, |connection| connection.live.values().map(|set| set.filters).sum()),
+            polled: connection.map_or(0, |connection| connection.polled.len()),
+            is_wide: connection.is_some_and(|connection| connection.wide.is_some()),
+            queued: connection.map_or(0, |connection| {
+                connection.batches.values().map(|batch| batch.queue.len()).sum::<usize>() + relay.dirty.len()
+            }),
             dial_in_millis: idle.then(|| u64::try_from(dial.since(mono).as_millis()).unwrap_or(u64::MAX)),
-            quiet_secs: link.health.quiet_until().filter(|at| *at > mono).map(|at| at.since(mono).as_secs()),
-            owed: link.owed.len(),
-            complete_at: link.complete_at,
-            heard_at: link.heard.map(|heard| heard.wall),
-            full_in_secs: link.next_full.since(mono).as_secs(),
-            daily: up.is_some_and(|up| up.generation.is_some_and(|generation| generation.via == Via::Daily)),
-            under_way: up.and_then(|up| progress(link, up, covered)),
-            learned: link.learned,
-            totals: link.totals,
-            paused: link.paused,
-            is_self: link.is_self,
-            bootstrap: link.bootstrap,
+            cooldown_secs: relay.health.cooldown_until().filter(|at| *at > mono).map(|at| at.since(mono).as_secs()),
+            failed_batches: relay.failed_batches.len(),
+            historic_sync_completed_at: relay.historic_sync_completed_at,
+            last_message_at: relay.last_message.map(|message| message.wall),
+            next_full_sync_secs: relay.next_full_sync.since(mono).as_secs(),
+            is_reconciling: connection.is_some_and(|connection| {
+                connection.historic_run.is_some_and(|historic_run| historic_run.source == SyncSource::Daily)
+            }),
+            progress: connection.and_then(|connection| progress(relay, connection, covered)),
+            learned: relay.learned,
+            totals: relay.totals,
+            is_paused: relay.is_paused,
+            is_self: relay.is_self,
+            is_bootstrap: relay.is_bootstrap,
         }
     }
 }
 
-/// How far the catch-up of a connection is. A walk over everything counts what it has left behind it.
-fn progress(link: &Link, up: &Up, covered: usize) -> Option<Progress> {
-    let generation = up.generation?;
-    let total = link.covers.len();
-    let done = match &up.pass {
+/// Returns the progress of the historic run of a connection. During a pass, a repository is done when the pass has left
+/// it behind and no batch of it is open.
+fn progress(relay: &RelayState, connection: &Connection, covered: usize) -> Option<CatchUpProgress> {
+    let historic_run = connection.historic_run?;
+    let total = relay.coverage.len();
+    let done = match &connection.pass {
         Some(pass) => {
-            let walked = pass.at.map_or(total, |(at, _)| link.covers.range(..at).count());
-            let open: BTreeSet<RepoKey> = up.batches.values().flat_map(|batch| repos_of(&batch.scope)).collect();
-            walked.saturating_sub(open.len())
+            let passed = pass.position.map_or(total, |(at, _)| relay.coverage.range(..at).count());
+            let open: BTreeSet<RepoKey> =
+                connection.batches.values().flat_map(|batch| scope_repos(&batch.scope)).collect();
+            passed.saturating_sub(open.len())
         }
         None => covered,
     };
-    let events = generation.events + up.batches.values().map(|batch| batch.events).sum::<u64>();
-    Some(Progress { via: generation.via, done, total, events })
+    let events = historic_run.events + connection.batches.values().map(|batch| batch.events).sum::<u64>();
+    Some(CatchUpProgress { source: historic_run.source, done, total, events })
 }
 
-/// Which kinds of requests are open, for the view.
-fn count(up: &Up) -> (usize, usize) {
-    let live = up.subs.values().filter(|sub| matches!(sub.what, What::Live(_))).count();
-    (live, up.subs.len() - live)
+/// Returns the number of open live subscriptions and of other open requests.
+fn count_subscriptions(connection: &Connection) -> (usize, usize) {
+    let live =
+        connection.subscriptions.values().filter(|sub| matches!(sub.purpose, SubscriptionPurpose::Live(_))).count();
+    (live, connection.subscriptions.len() - live)
 }

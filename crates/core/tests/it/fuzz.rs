@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use grasp_core::limits;
-use grasp_core::nostr::message::{BadMessage, ClientMessage};
-use grasp_core::nostr::{Event, Filter, Signed, json, relay_message, signed_event};
-use grasp_core::sync::io::Heard;
+use grasp_core::nostr::message::{ClientMessage, MessageErrorReply};
+use grasp_core::nostr::{Event, Filter, SignedEvent, json, relay_message, signed_event};
+use grasp_core::sync::io::IncomingMessage;
 use serde_json::Value;
 
 /// About a second each in the dev profile.
@@ -15,7 +15,7 @@ const EVENTS: usize = 50_000;
 const FILTERS: usize = 50_000;
 
 #[test]
-fn mangled_messages_are_understood_or_answered() {
+fn mutated_client_messages_are_parsed_or_answered_with_an_error() {
     let seeds = messages();
     let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
     let mut understood = 0;
@@ -26,26 +26,26 @@ fn mangled_messages_are_understood_or_answered() {
                 understood += 1;
                 check_message(&text, &message);
             }
-            Err(bad) => check_answer(&text, &bad),
+            Err(bad) => check_error_reply(&text, &bad),
         }
     }
     assert!((MESSAGES / 20..MESSAGES / 2).contains(&understood), "the mangling is too mild or too wild: {understood}");
 }
 
 #[test]
-fn mangled_relay_messages_mean_something() {
+fn mutated_relay_messages_never_panic() {
     let seeds = relay_messages();
     let mut random = Xorshift(0xd6e8_feb8_6659_fd93);
     let mut understood = 0;
     for _ in 0..MESSAGES {
         let text = mangled(&mut random, &seeds);
-        understood += usize::from(check_heard(&text));
+        understood += usize::from(check_relay_message(&text));
     }
     assert!((MESSAGES / 20..MESSAGES * 3 / 4).contains(&understood), "too mild or too wild: {understood}");
 }
 
 #[test]
-fn mangled_events_mean_the_same_when_they_are_read_again() {
+fn mutated_events_round_trip() {
     let seeds = events();
     let mut random = Xorshift(0xbf58_476d_1ce4_e5b9);
     let read = (0..EVENTS).filter(|_| check_event(&mangled(&mut random, &seeds))).count();
@@ -53,7 +53,7 @@ fn mangled_events_mean_the_same_when_they_are_read_again() {
 }
 
 #[test]
-fn mangled_filters_mean_the_same_when_they_are_read_again() {
+fn mutated_filters_round_trip() {
     let seeds = filters();
     let mut random = Xorshift(0x94d0_49bb_1331_11eb);
     let read = (0..FILTERS).filter(|_| check_filter(&mangled(&mut random, &seeds))).count();
@@ -61,11 +61,11 @@ fn mangled_filters_mean_the_same_when_they_are_read_again() {
 }
 
 #[test]
-fn every_seed_is_what_it_claims_to_be() {
+fn every_seed_parses_as_its_type() {
     for text in messages() {
         check_message(&text, &ClientMessage::parse(&text).expect("a message"));
     }
-    assert!(relay_messages().iter().all(|text| check_heard(text)));
+    assert!(relay_messages().iter().all(|text| check_relay_message(text)));
     assert!(events().iter().all(|text| check_event(text)));
     assert!(filters().iter().all(|text| check_filter(text)));
 }
@@ -94,20 +94,22 @@ fn check_message(text: &str, message: &ClientMessage<'_>) {
 }
 
 /// Whether it is more than a sign of life. What is handed on is small, or has the id that its content gives it.
-fn check_heard(text: &str) -> bool {
-    match relay_message::read(text, 64 * 1024) {
-        Heard::Alive | Heard::Nonsense => return false,
-        Heard::Event(_, event, _) => assert_eq!(signed_event::hash(&event), event.id.0, "{text}"),
-        Heard::Closed(_, words) | Heard::Notice(words) | Heard::Ok(_, words) => check_words(&words),
-        Heard::NegErr(_, words, _) | Heard::Auth(words) => check_words(&words),
-        Heard::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
-        Heard::Eose(..) | Heard::TooLarge(_) => {}
+fn check_relay_message(text: &str) -> bool {
+    match relay_message::parse(text, 64 * 1024) {
+        IncomingMessage::Alive | IncomingMessage::Invalid => return false,
+        IncomingMessage::Event(_, event, _) => assert_eq!(signed_event::compute_id(&event), event.id.0, "{text}"),
+        IncomingMessage::Closed(_, words) | IncomingMessage::Notice(words) | IncomingMessage::Ok(_, words) => {
+            check_text(&words)
+        }
+        IncomingMessage::NegErr(_, words, _) | IncomingMessage::Auth(words) => check_text(&words),
+        IncomingMessage::NegMsg(_, bytes) => assert!(bytes.len() * 2 <= text.len(), "{text}"),
+        IncomingMessage::Eose(..) | IncomingMessage::TooLarge(_) => {}
     }
     true
 }
 
-fn check_words(words: &str) {
-    assert!(words.len() <= limits::MAX_COMPLAINT_BYTES, "{words}");
+fn check_text(words: &str) {
+    assert!(words.len() <= limits::MAX_NOTICE_BYTES, "{words}");
 }
 
 fn check_id(id: &str) {
@@ -115,13 +117,13 @@ fn check_id(id: &str) {
 }
 
 /// An answer is one short line of JSON with a reason that a program can read.
-fn check_answer(text: &str, bad: &BadMessage) {
-    let answer = bad.answer();
+fn check_error_reply(text: &str, bad: &MessageErrorReply) {
+    let answer = bad.to_message();
     let parsed: Vec<String> = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer} to {text}"));
     let verb = match bad {
-        BadMessage::Notice(_) => "NOTICE",
-        BadMessage::Closed(..) => "CLOSED",
-        BadMessage::NegErr(..) => "NEG-ERR",
+        MessageErrorReply::Notice(_) => "NOTICE",
+        MessageErrorReply::Closed(..) => "CLOSED",
+        MessageErrorReply::NegErr(..) => "NEG-ERR",
     };
     let reason = parsed.last().map(String::as_str).unwrap_or_default();
     assert_eq!((parsed[0].as_str(), parsed.len()), (verb, if verb == "NOTICE" { 2 } else { 3 }), "{answer}");
@@ -141,7 +143,7 @@ fn check_event(text: &str) -> bool {
     };
     assert_eq!(claimed, Some(event.id), "{text}");
     assert!(text.trim_start().starts_with('{'), "an event is an object: {text}");
-    let signed = Signed::trusted(event.clone());
+    let signed = SignedEvent::from_trusted(event.clone());
     assert_eq!(Event::parse(signed.json()).as_ref(), Ok(&event), "{text}");
     let ours: Value = serde_json::from_str(signed.json()).unwrap_or_else(|problem| panic!("{problem}: {text}"));
     assert_eq!(ours.as_object().map(serde_json::Map::len), Some(7), "nothing unsigned is kept: {text}");
@@ -151,15 +153,16 @@ fn check_event(text: &str) -> bool {
             assert_eq!(value, &theirs[name], "{name} of {text}");
         }
     }
-    check_marks(&event, &signed);
+    check_tag_spans(&event, &signed);
     true
 }
 
 /// Each indexed tag is marked once, at the very text that filters are compared with.
-fn check_marks(event: &Event, signed: &Signed) {
-    let marked: Vec<(u8, &str)> = signed.marks().iter().map(|mark| (mark.letter, signed.marked(*mark))).collect();
+fn check_tag_spans(event: &Event, signed: &SignedEvent) {
+    let marked: Vec<(u8, &str)> =
+        signed.tag_spans().iter().map(|span| (span.letter, signed.span_text(*span))).collect();
     let distinct: BTreeSet<(u8, String)> = marked.iter().map(|(letter, text)| (*letter, (*text).to_owned())).collect();
-    let wanted = event.indexed_tags().map(|(letter, value)| (letter, json::escaped(value))).collect();
+    let wanted = event.indexed_tags().map(|(letter, value)| (letter, json::escape(value))).collect();
     assert_eq!((marked.len(), &distinct), (distinct.len(), &wanted), "{}", signed.json());
 }
 
@@ -407,8 +410,8 @@ fn messages() -> Vec<String> {
 
 fn relay_messages() -> Vec<String> {
     let event = events().into_iter().map(|text| Event::parse(&text).expect("an event")).map(|mut event| {
-        event.id.0 = signed_event::hash(&event);
-        format!("[\"EVENT\",\"g7\",{}]", Signed::trusted(event).json())
+        event.id.0 = signed_event::compute_id(&event);
+        format!("[\"EVENT\",\"g7\",{}]", SignedEvent::from_trusted(event).json())
     });
     let others = [
         r#"["EOSE","g17",["finish"]]"#,

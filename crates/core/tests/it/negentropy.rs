@@ -1,39 +1,40 @@
 //! The responder against the digest's vectors, the `negentropy` crate as a second opinion, and
 //! messages nobody should send.
 
-use grasp_core::nostr::negentropy::{Item, ItemSet, MIN_FRAME, ProtocolError, respond};
+use grasp_core::nostr::negentropy::{MIN_FRAME_BYTES, NegentropyError, NegentropyItem, NegentropySet, respond};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 
 // ---- Vectors ----------------------------------------------------------------------------------
 
 #[test]
-fn fingerprints_are_those_of_the_digest() {
+fn fingerprints_match_the_specification() {
     let a = item(5, [0xaa; 32]);
     let b = item(9, [0xbb; 32]);
-    let vectors: [(&[Item], &str); 3] = [
+    let vectors: [(&[NegentropyItem], &str); 3] = [
         (&[], "7f9c9e31ac8256ca2f258583df262dbc"),
         (&[a], "42b5d6e9a824e972398bfe0b80a84fb2"),
         (&[a, b], "2e77f59864f98c80d0cef0915e063b05"),
     ];
     for (items, fingerprint) in vectors {
-        let set = ItemSet::seal(items.to_vec());
+        let set = NegentropySet::from_items(items.to_vec());
         let message = hex(&format!("61 0000 01 {fingerprint}"));
         assert_eq!(respond(&set, &message, 0), Ok(vec![0x61]), "{fingerprint}");
     }
 }
 
 #[test]
-fn a_client_with_nothing_is_sent_everything() {
-    let set = ItemSet::seal(vec![item(1, [0xaa; 32]), item(2, [0xbb; 32])]);
+fn empty_client_receives_all_ids() {
+    let set = NegentropySet::from_items(vec![item(1, [0xaa; 32]), item(2, [0xbb; 32])]);
     let answer = respond(&set, &hex("6100000200"), 0);
     let expected = hex(&format!("6100000202 {} {}", "aa".repeat(32), "bb".repeat(32)));
     assert_eq!(answer, Ok(expected));
 }
 
 #[test]
-fn forty_items_are_split_as_the_digest_says() {
-    let items: Vec<Item> = (0..40).map(|n| item(1_700_000_000 + n, [n as u8; 32])).collect();
-    let answer = respond(&ItemSet::seal(items.clone()), &differing_fingerprint(), 0).expect("the message is valid");
+fn forty_items_are_split_as_specified() {
+    let items: Vec<NegentropyItem> = (0..40).map(|n| item(1_700_000_000 + n, [n as u8; 32])).collect();
+    let answer =
+        respond(&NegentropySet::from_items(items.clone()), &differing_fingerprint(), 0).expect("the message is valid");
     assert_eq!(answer.len(), 309);
     assert!(answer.starts_with(&hex("61 86aacfe204 00 01")));
     assert!(answer[1 + 23..].starts_with(&hex("04 00 01")));
@@ -46,16 +47,16 @@ fn forty_items_are_split_as_the_digest_says() {
 }
 
 #[test]
-fn neighbours_of_the_same_second_are_parted_by_the_shortest_prefix() {
+fn items_of_one_second_are_separated_by_the_shortest_prefix() {
     let mut items = vec![item(7, [0; 32]), item(7, id("ab12")), item(7, id("ab1f"))];
     items.extend((0..29).map(|n| item(7, [0xc0 + n; 32])));
-    let answer = respond(&ItemSet::seal(items), &differing_fingerprint(), 0).expect("the message is valid");
+    let answer = respond(&NegentropySet::from_items(items), &differing_fingerprint(), 0).expect("the message is valid");
     assert!(answer.starts_with(&hex("61 08 02ab1f 01")));
 }
 
 #[test]
-fn numbers_are_written_as_short_as_they_can_be() {
-    let nothing = ItemSet::seal(Vec::new());
+fn varints_use_the_fewest_bytes() {
+    let nothing = NegentropySet::from_items(Vec::new());
     // An empty list is answered with an empty list, and so the bound comes back.
     for (sent, echoed) in [
         ("7f", "7f"),
@@ -73,8 +74,8 @@ fn numbers_are_written_as_short_as_they_can_be() {
 }
 
 #[test]
-fn the_gap_between_two_lists_is_skipped_and_the_tail_is_silent() {
-    let set = ItemSet::seal((0..4).map(|n| item(10 * n, [n as u8; 32])).collect());
+fn gap_between_lists_is_skipped_and_trailing_skip_is_omitted() {
+    let set = NegentropySet::from_items((0..4).map(|n| item(10 * n, [n as u8; 32])).collect());
     // Up to 5 a list, up to 15 and up to 25 nothing, up to 35 a list, then nothing.
     let message = hex("61 06 00 02 00  0b 00 00  0b 00 00  0b 00 02 00  00 00 00");
     let expected = format!("61 06 00 02 01 {}  15 00 00  0b 00 02 01 {}", "00".repeat(32), "03".repeat(32));
@@ -82,8 +83,8 @@ fn the_gap_between_two_lists_is_skipped_and_the_tail_is_silent() {
 }
 
 #[test]
-fn another_version_is_answered_with_ours() {
-    let set = ItemSet::seal(vec![item(1, [1; 32])]);
+fn unknown_version_is_answered_with_our_version() {
+    let set = NegentropySet::from_items(vec![item(1, [1; 32])]);
     for version in (0x60..=0x6f).filter(|version| *version != 0x61) {
         // What follows is in a language we do not know, so it cannot be wrong.
         let message = [version, 0xff, 0xff];
@@ -95,30 +96,33 @@ fn another_version_is_answered_with_ours() {
 // ---- The set ----------------------------------------------------------------------------------
 
 #[test]
-fn a_sealed_set_is_sorted_and_without_duplicates() {
+fn set_is_sorted_and_has_no_duplicates() {
     let (a, b, c) = (item(1, [9; 32]), item(2, [1; 32]), item(2, [2; 32]));
     let at_infinity = item(u64::MAX, [3; 32]);
-    let set = ItemSet::seal(vec![c, a, at_infinity, b, a, c]);
+    let set = NegentropySet::from_items(vec![c, a, at_infinity, b, a, c]);
     assert_eq!(set.len(), 3);
     assert!(!set.is_empty());
-    assert!(ItemSet::seal(vec![at_infinity]).is_empty());
-    assert_eq!(respond(&set, &hex("6100000200"), 0), respond(&ItemSet::seal(vec![a, b, c]), &hex("6100000200"), 0));
+    assert!(NegentropySet::from_items(vec![at_infinity]).is_empty());
+    assert_eq!(
+        respond(&set, &hex("6100000200"), 0),
+        respond(&NegentropySet::from_items(vec![a, b, c]), &hex("6100000200"), 0)
+    );
 }
 
 #[test]
-fn the_memory_of_a_set_is_forty_bytes_an_item_and_little_more() {
+fn set_uses_little_more_than_forty_bytes_per_item() {
     let mut items = Rng(7).items(3_000, Times::Spread);
     items.reserve(100_000);
-    let bytes = ItemSet::seal(items).bytes();
+    let bytes = NegentropySet::from_items(items).memory_bytes();
     assert!((120_000..121_000).contains(&bytes), "{bytes}");
 }
 
 // ---- Against the crate ------------------------------------------------------------------------
 
 #[test]
-fn an_initiator_learns_exactly_the_difference() {
+fn initiator_finds_exactly_the_difference() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
-    let limits = [(0, 0), (MIN_FRAME, 0), (60_000, 0), (MIN_FRAME, MIN_FRAME)];
+    let limits = [(0, 0), (MIN_FRAME_BYTES, 0), (60_000, 0), (MIN_FRAME_BYTES, MIN_FRAME_BYTES)];
     let sizes = [0, 1, 2, 31, 32, 33, 255, 256, 257, 513, 1_000, 5_000];
     for times in [Times::Spread, Times::Few, Times::One] {
         for size in sizes {
@@ -142,7 +146,7 @@ fn sets_of_unequal_size_are_reconciled() {
         ours.truncate(rng.below(1_501));
         theirs.truncate(rng.below(1_501));
         let case = Case::new(&ours, &theirs);
-        for limit in [0, MIN_FRAME, MIN_FRAME + rng.below(4_000)] {
+        for limit in [0, MIN_FRAME_BYTES, MIN_FRAME_BYTES + rng.below(4_000)] {
             case.check(limit, 0, "unequal");
         }
     }
@@ -151,9 +155,9 @@ fn sets_of_unequal_size_are_reconciled() {
 /// Both sides cut frames here, and a cut falls on ranges where one side has nothing: the case in
 /// which a fingerprint from the wrong index loses items.
 #[test]
-fn cuts_on_both_sides_lose_nothing() {
+fn frame_limits_on_both_sides_lose_no_ids() {
     let mut rng = Rng(1_234_567);
-    let shared: Vec<Item> = (0..1_500).map(|n| item(1_000 + n * 10, rng.id())).collect();
+    let shared: Vec<NegentropyItem> = (0..1_500).map(|n| item(1_000 + n * 10, rng.id())).collect();
     let (mut ours, mut theirs) = (shared.clone(), shared);
     ours.extend((0..15).map(|n| item(1_005 + n * 1_000, rng.id())));
     theirs.extend((0..70).map(|n| item(1_201 + n / 35 * 1_000 + n % 8, rng.id())));
@@ -172,7 +176,7 @@ fn equal_sets_are_answered_with_the_version_alone() {
     for size in [0, 1, 31, 32, 300, 5_000] {
         let items = rng.items(size, Times::Few);
         let opening = party(&storage(&items), 0).initiate().expect("first use");
-        let answer = respond(&ItemSet::seal(items.clone()), &opening, MIN_FRAME);
+        let answer = respond(&NegentropySet::from_items(items.clone()), &opening, MIN_FRAME_BYTES);
         // Below a split, an initiator opens with its ids, and a list is answered with a list.
         if size < 32 {
             assert_eq!(answer.expect("valid").len(), 5 + 32 * size);
@@ -184,11 +188,11 @@ fn equal_sets_are_answered_with_the_version_alone() {
 
 /// Ids that are zero, one, or all bits of some low words: carries and borrows run through a sum.
 #[test]
-fn sums_carry_and_borrow_through_all_their_words() {
+fn id_sums_carry_and_borrow_across_all_limbs() {
     let mut rng = Rng(77);
     // The rarer the others are among the zeroes, the likelier a range leaves a word as it was.
     for zeroes in [1, 30, 300, 3_000] {
-        let items: Vec<Item> = (0..10_000)
+        let items: Vec<NegentropyItem> = (0..10_000)
             .map(|n| {
                 let mut id = [0; 32];
                 match rng.below(zeroes + 2) {
@@ -201,19 +205,19 @@ fn sums_carry_and_borrow_through_all_their_words() {
             .collect();
         // Sixteen buckets of 625, which is more than is summed item by item.
         let opening = party(&storage(&items), 0).initiate().expect("first use");
-        let set = ItemSet::seal(items);
+        let set = NegentropySet::from_items(items);
         assert_eq!(respond(&set, &opening, 0), Ok(vec![0x61]));
     }
 }
 
 #[test]
-fn a_small_frame_limit_is_raised_and_a_cut_list_resumes_at_the_first_item_unsent() {
+fn small_frame_limit_is_raised_and_a_cut_list_resumes_at_the_first_unsent_item() {
     let items = Rng(11).items(1_000, Times::One);
-    let set = ItemSet::seal(items);
+    let set = NegentropySet::from_items(items);
     let opening = hex("6100000200");
     let answer = respond(&set, &opening, 1).expect("valid");
-    assert_eq!(Ok(answer.clone()), respond(&set, &opening, MIN_FRAME));
-    assert!(answer.len() > MIN_FRAME - 200 && answer.len() <= MIN_FRAME);
+    assert_eq!(Ok(answer.clone()), respond(&set, &opening, MIN_FRAME_BYTES));
+    assert!(answer.len() > MIN_FRAME_BYTES - 200 && answer.len() <= MIN_FRAME_BYTES);
 
     // A time, then a whole id as the bound, then the list, then a fingerprint to infinity.
     let all = respond(&set, &opening, 0).expect("valid");
@@ -228,7 +232,7 @@ fn a_small_frame_limit_is_raised_and_a_cut_list_resumes_at_the_first_item_unsent
 
 /// Two sets that are to be reconciled, and what the initiator should learn.
 struct Case {
-    set: ItemSet,
+    set: NegentropySet,
     ours: NegentropyStorageVector,
     theirs: NegentropyStorageVector,
     have: Vec<[u8; 32]>,
@@ -237,9 +241,9 @@ struct Case {
 }
 
 impl Case {
-    fn new(ours: &[Item], theirs: &[Item]) -> Self {
+    fn new(ours: &[NegentropyItem], theirs: &[NegentropyItem]) -> Self {
         Self {
-            set: ItemSet::seal(ours.to_vec()),
+            set: NegentropySet::from_items(ours.to_vec()),
             ours: storage(ours),
             theirs: storage(theirs),
             have: difference(theirs, ours),
@@ -292,7 +296,7 @@ fn round_bound(items: usize, limit: usize, their_limit: usize) -> usize {
     6 + frame.map_or(0, |frame| 2 * 32 * items / (frame - 200))
 }
 
-fn difference(items: &[Item], without: &[Item]) -> Vec<[u8; 32]> {
+fn difference(items: &[NegentropyItem], without: &[NegentropyItem]) -> Vec<[u8; 32]> {
     let mut without = without.to_vec();
     without.sort_unstable();
     let mut ids: Vec<[u8; 32]> =
@@ -304,11 +308,11 @@ fn difference(items: &[Item], without: &[Item]) -> Vec<[u8; 32]> {
 // ---- Messages nobody should send --------------------------------------------------------------
 
 #[test]
-fn malformed_messages_are_refused_with_the_reason() {
-    use ProtocolError::*;
+fn malformed_messages_are_rejected_with_the_reason() {
+    use NegentropyError::*;
     let fingerprint = "00".repeat(16);
     let ids = "11".repeat(32);
-    let table: Vec<(String, ProtocolError)> = vec![
+    let table: Vec<(String, NegentropyError)> = vec![
         ("".into(), Empty),
         ("5f".into(), NotNegentropy { first: 0x5f }),
         ("70 0000 02 00".into(), NotNegentropy { first: 0x70 }),
@@ -353,10 +357,10 @@ fn malformed_messages_are_refused_with_the_reason() {
         ("61 00 00 02 88808080808080 8000".into(), MissingIds { announced: 1 << 59 }),
         ("61 00 00 02 81ffffffffffffffff7f".into(), MissingIds { announced: u64::MAX }),
     ];
-    let sets = [Vec::new(), Rng(5).items(600, Times::Few)].map(ItemSet::seal);
+    let sets = [Vec::new(), Rng(5).items(600, Times::Few)].map(NegentropySet::from_items);
     for (message, reason) in table {
         for set in &sets {
-            for limit in [0, MIN_FRAME] {
+            for limit in [0, MIN_FRAME_BYTES] {
                 assert_eq!(respond(set, &hex(&message), limit), Err(reason), "{message}");
             }
         }
@@ -365,8 +369,8 @@ fn malformed_messages_are_refused_with_the_reason() {
 }
 
 #[test]
-fn odd_but_legal_messages_are_answered() {
-    let set = ItemSet::seal(vec![item(5, [0xab; 32])]);
+fn unusual_but_valid_messages_are_answered() {
+    let set = NegentropySet::from_items(vec![item(5, [0xab; 32])]);
     let list = format!("02 01 {}", "ab".repeat(32));
     for (message, answer) in [
         // The same bound twice is an empty range, also when the prefix is written longer.
@@ -390,10 +394,10 @@ fn odd_but_legal_messages_are_answered() {
 /// Mutations of valid messages. Whatever we answer, the crate would have answered the same; it
 /// only refuses less.
 #[test]
-fn mutated_messages_neither_panic_nor_grow() {
+fn mutated_messages_neither_panic_nor_exceed_the_frame() {
     let mut rng = Rng(0xdead_beef);
     let (ours, theirs) = rng.pair(700, 80, Times::Few);
-    let set = ItemSet::seal(ours.clone());
+    let set = NegentropySet::from_items(ours.clone());
     let our_storage = storage(&ours);
     let corpus = session_messages(&set, &theirs);
     let mut answered = 0;
@@ -402,7 +406,7 @@ fn mutated_messages_neither_panic_nor_grow() {
         for _ in 0..=rng.below(3) {
             mutate(&mut rng, &mut message, &corpus);
         }
-        let limit = [MIN_FRAME, MIN_FRAME + 1_000, 60_000, 0][round % 4];
+        let limit = [MIN_FRAME_BYTES, MIN_FRAME_BYTES + 1_000, 60_000, 0][round % 4];
         let Ok(answer) = respond(&set, &message, limit) else {
             continue;
         };
@@ -414,10 +418,10 @@ fn mutated_messages_neither_panic_nor_grow() {
     assert!(answered > 4_000, "only {answered} were answered");
 }
 
-fn session_messages(set: &ItemSet, theirs: &[Item]) -> Vec<Vec<u8>> {
+fn session_messages(set: &NegentropySet, theirs: &[NegentropyItem]) -> Vec<Vec<u8>> {
     let their_storage = storage(theirs);
     let mut messages = vec![hex("6100000200"), differing_fingerprint()];
-    for limit in [0, MIN_FRAME] {
+    for limit in [0, MIN_FRAME_BYTES] {
         let mut initiator = party(&their_storage, limit);
         let mut next = Some(initiator.initiate().expect("first use"));
         while let Some(message) = next {
@@ -450,8 +454,8 @@ fn mutate(rng: &mut Rng, message: &mut Vec<u8>, corpus: &[Vec<u8>]) {
 
 // ---- Making things ----------------------------------------------------------------------------
 
-fn item(created_at: u64, id: [u8; 32]) -> Item {
-    Item { created_at, id }
+fn item(created_at: u64, id: [u8; 32]) -> NegentropyItem {
+    NegentropyItem { created_at, id }
 }
 
 /// An id that begins so, and goes on with zeroes.
@@ -478,7 +482,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn storage(items: &[Item]) -> NegentropyStorageVector {
+fn storage(items: &[NegentropyItem]) -> NegentropyStorageVector {
     let mut storage = NegentropyStorageVector::with_capacity(items.len());
     for item in items {
         storage.insert(item.created_at, Id::from_byte_array(item.id)).expect("not sealed yet");
@@ -530,7 +534,7 @@ impl Rng {
         id
     }
 
-    fn items(&mut self, count: usize, times: Times) -> Vec<Item> {
+    fn items(&mut self, count: usize, times: Times) -> Vec<NegentropyItem> {
         (0..count)
             .map(|_| {
                 let offset = match times {
@@ -544,7 +548,12 @@ impl Rng {
     }
 
     /// Two sets of the same size, so much of which they share.
-    fn pair(&mut self, size: usize, overlap_percent: usize, times: Times) -> (Vec<Item>, Vec<Item>) {
+    fn pair(
+        &mut self,
+        size: usize,
+        overlap_percent: usize,
+        times: Times,
+    ) -> (Vec<NegentropyItem>, Vec<NegentropyItem>) {
         let ours = self.items(size, times);
         let shared = size * overlap_percent / 100;
         let mut theirs = ours[..shared].to_vec();

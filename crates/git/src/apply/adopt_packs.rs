@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::git_job::ReceivedPack;
 
 use super::{Doing, Keeper, Problem};
 use crate::crash_point;
@@ -17,11 +17,11 @@ const PARTS: [&str; 3] = ["pack", "rev", "idx"];
 
 /// Moves the packs of some object directories into a pool, durably, and removes the directories. One that is gone, or a
 /// pack that was moved in part when the process ended, is no problem.
-pub(super) fn adopt(parcels: &[PathBuf], pool: &Path) -> io::Result<()> {
+pub(super) fn adopt(received_packs: &[PathBuf], pool: &Path) -> io::Result<()> {
     let into = pool.join("pack");
     let mut packs = Vec::new();
-    for parcel in parcels {
-        let from = parcel.join("pack");
+    for received_pack in received_packs {
+        let from = received_pack.join("pack");
         for name in names(&from)? {
             let part = |part: &str| (from.join(format!("{name}.{part}")), into.join(format!("{name}.{part}")));
             // A pack without an index or an index without a pack is nothing.
@@ -44,8 +44,8 @@ pub(super) fn adopt(parcels: &[PathBuf], pool: &Path) -> io::Result<()> {
         sync_folder(&into)?;
     }
     crash_point::point("align.idx");
-    for parcel in parcels {
-        fine_if_gone(fs::remove_dir_all(parcel))?;
+    for received_pack in received_packs {
+        fine_if_gone(fs::remove_dir_all(received_pack))?;
     }
     Ok(())
 }
@@ -87,9 +87,9 @@ fn fine_if_gone(result: io::Result<()>) -> io::Result<()> {
 
 impl Keeper {
     /// Puts uploads aside, durably.
-    pub(super) fn stage(&self, moves: &[(Parcel, Parcel)]) -> Result<(), Problem> {
+    pub(super) fn stage(&self, moves: &[(ReceivedPack, ReceivedPack)]) -> Result<(), Problem> {
         for (from, to) in moves {
-            let (from, to) = (self.layout.parcel(from), self.layout.parcel(to));
+            let (from, to) = (self.layout.received_pack(from), self.layout.received_pack(to));
             match (from.exists(), to.exists()) {
                 (false, true) => continue,
                 (false, false) => return Err(Problem::Lost(from.display().to_string())),
@@ -101,7 +101,7 @@ impl Keeper {
             fs::rename(&from, &to).doing("put an upload aside")?;
         }
         if let Some((_, to)) = moves.first() {
-            let staged = self.layout.parcel(to);
+            let staged = self.layout.received_pack(to);
             sync_folder(staged.parent().unwrap_or(&staged)).doing("put an upload aside")?;
         }
         crash_point::point("stage.moved");
@@ -110,13 +110,13 @@ impl Keeper {
 }
 
 /// Makes a parcel durable, but for its name.
-fn sync_parcel(parcel: &Path) -> io::Result<()> {
-    let packs = parcel.join("pack");
+fn sync_parcel(received_pack: &Path) -> io::Result<()> {
+    let packs = received_pack.join("pack");
     for name in names(&packs)? {
         for part in PARTS {
             sync_file(&packs.join(format!("{name}.{part}")))?;
         }
     }
     sync_folder(&packs)?;
-    sync_folder(parcel)
+    sync_folder(received_pack)
 }

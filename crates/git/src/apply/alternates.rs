@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use super::copy_objects::Copying;
 use super::{Doing, Keeper, Problem};
@@ -26,8 +26,8 @@ pub(crate) struct Readable {
 
 impl Readable {
     /// What a site may read: its own pool and those of its lenders that exist.
-    pub(super) fn wanted(layout: &Layout, site: &Site, lenders: &[Site]) -> Self {
-        let mut others: Vec<&Site> = lenders.iter().filter(|lender| *lender != site).collect();
+    pub(super) fn wanted(layout: &Layout, repo_path: &RepoPath, alternates: &[RepoPath]) -> Self {
+        let mut others: Vec<&RepoPath> = alternates.iter().filter(|lender| *lender != repo_path).collect();
         others.sort_unstable();
         others.dedup();
         let mut names = vec![OWN.to_owned()];
@@ -36,7 +36,7 @@ impl Readable {
                 names.push(name(layout, lender));
             }
         }
-        Self { objects: layout.site(site).join("objects"), names }
+        Self { objects: layout.repo_dir(repo_path).join("objects"), names }
     }
 
     /// What a site reads now.
@@ -50,7 +50,7 @@ impl Readable {
     }
 
     /// Whether the pool of a site, which is not its own, is among them.
-    pub(crate) fn has(&self, layout: &Layout, lender: &Site) -> bool {
+    pub(crate) fn has(&self, layout: &Layout, lender: &RepoPath) -> bool {
         self.names.contains(&name(layout, lender))
     }
 
@@ -72,7 +72,7 @@ impl Readable {
 }
 
 /// How a site's alternates name the pool of another: sites lie two folders below the room that holds them.
-fn name(layout: &Layout, lender: &Site) -> String {
+fn name(layout: &Layout, lender: &RepoPath) -> String {
     let pool = layout.pool(lender);
     let below = pool.strip_prefix(layout.root()).unwrap_or(&pool);
     format!("../../../../{}", below.display())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::git_job::ReceivedPack;
 
 use super::{Doing, Keeper, Problem};
 use crate::layout::Layout;
@@ -70,7 +70,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(layout: &Layout, pools: &[PathBuf]) -> io::Result<Self> {
-        let scratch = Self(layout.parcel(&Parcel::Incoming(layout.number())));
+        let scratch = Self(layout.received_pack(&ReceivedPack::Incoming(layout.number())));
         fs::create_dir_all(scratch.0.join("pack"))?;
         fs::create_dir_all(scratch.0.join("info"))?;
         let mut names = Vec::new();

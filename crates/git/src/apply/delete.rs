@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use super::alternates::Readable;
 use super::{Doing, Keeper, Problem};
@@ -15,16 +15,17 @@ impl Keeper {
     /// Removes a site after everybody who reads its pool has copied what its own refs need.
     pub(super) fn retire(
         &self,
-        site: &Site,
-        readers: &[(Site, Vec<Site>)],
-        changed: &mut Vec<(Site, Refs)>,
+        repo_path: &RepoPath,
+        readers: &[(RepoPath, Vec<RepoPath>)],
+        changed: &mut Vec<(RepoPath, Refs)>,
     ) -> Result<(), Problem> {
-        let folder = self.layout.site(site);
-        for (reader, lenders) in readers.iter().filter(|(reader, _)| reader != site) {
-            let place = self.layout.site(reader);
-            if Readable::read(&place).doing("read which pools are lent")?.has(&self.layout, site) {
-                let lenders: Vec<Site> = lenders.iter().filter(|lender| *lender != site).cloned().collect();
-                self.lend(&place, &Readable::wanted(&self.layout, reader, &lenders))?;
+        let folder = self.layout.repo_dir(repo_path);
+        for (reader, alternates) in readers.iter().filter(|(reader, _)| reader != repo_path) {
+            let place = self.layout.repo_dir(reader);
+            if Readable::read(&place).doing("read which pools are lent")?.has(&self.layout, repo_path) {
+                let alternates: Vec<RepoPath> =
+                    alternates.iter().filter(|lender| *lender != repo_path).cloned().collect();
+                self.lend(&place, &Readable::wanted(&self.layout, reader, &alternates))?;
             }
         }
         crash_point::point("retire.copied");
@@ -32,7 +33,7 @@ impl Keeper {
         if folder.exists() {
             self.layout.discard(&folder).doing("remove a repository")?;
             self.layout.note_pruning();
-            changed.push((site.clone(), Refs::default()));
+            changed.push((repo_path.clone(), Refs::default()));
         }
         let room = owner.parent().unwrap_or(owner);
         let removed = sync_folder(owner).and_then(|()| fs::remove_dir(owner)).and_then(|()| sync_folder(room));

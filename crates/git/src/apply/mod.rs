@@ -6,7 +6,7 @@
 //! | `closure` | whether everything that a commit needs can be read |
 //! | `copy` | takes objects over from one pool into another |
 //! | `lenders` | which pools a site may read |
-//! | `parcels` | moves received packs into a pool, or aside |
+//! | `received_packs` | moves received packs into a pool, or aside |
 //! | `retire` | removes a site |
 //!
 //! An order is carried out by one thread from beginning to end. What it asks for is a condition, so to carry it out again
@@ -16,8 +16,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::admission::git_job::{Order, Outcome, Work};
-use grasp_core::repo::Site;
+use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation};
+use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
 use crate::process::{ChildProblem, Git};
@@ -44,11 +44,11 @@ pub struct Keeper {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Carried {
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: GitJobOutcome,
     /// The refs of every site whose refs on disk may be others than those that were shown, or that has a folder now; a
     /// site that is gone has none. They are to be shown to the world when the outcome has been written down. A failed
     /// order has some only if it failed in between.
-    pub refs: Vec<(Site, Refs)>,
+    pub refs: Vec<(RepoPath, Refs)>,
 }
 
 /// Why an order could not be carried out.
@@ -96,23 +96,25 @@ impl Keeper {
 
     /// Carries out an order. At most one order per repository name may be under way.
     #[must_use]
-    pub fn carry_out(&self, order: &Order) -> Carried {
+    pub fn carry_out(&self, order: &GitJob) -> Carried {
         // Somebody may be making a copy of everything. It is waited for before the turn, which that somebody needs, too.
-        let _removal = matches!(order.work, Work::Retire { .. }).then(|| self.layout.removal());
-        let _turn = self.layout.turns.wait(order.site.identifier());
-        let folder = self.layout.site(&order.site);
+        let _removal = matches!(order.operation, GitOperation::Delete { .. }).then(|| self.layout.removal());
+        let _turn = self.layout.turns.wait(order.repo_path.identifier());
+        let folder = self.layout.repo_dir(&order.repo_path);
         let is_new = !update::is_there(&folder);
         let mut refs = Vec::new();
-        let result = match &order.work {
-            Work::Align(align) => self.align(&order.site, align, &mut refs).map(Outcome::Aligned),
-            Work::Stage(moves) => self.stage(moves).map(|()| Outcome::Staged),
-            Work::Retire { readers } => self.retire(&order.site, readers, &mut refs).map(|()| Outcome::Retired),
+        let result = match &order.operation {
+            GitOperation::Align(align) => self.align(&order.repo_path, align, &mut refs).map(GitJobOutcome::Aligned),
+            GitOperation::StageUploads(moves) => self.stage(moves).map(|()| GitJobOutcome::Staged),
+            GitOperation::Delete { readers } => {
+                self.retire(&order.repo_path, readers, &mut refs).map(|()| GitJobOutcome::Deleted)
+            }
         };
         if is_new && refs.is_empty() && update::is_there(&folder) {
             // Whoever removes it must know of it.
-            refs.extend(Refs::read(&folder).map(|read| (order.site.clone(), read)));
+            refs.extend(Refs::read(&folder).map(|read| (order.repo_path.clone(), read)));
         }
-        let outcome = result.unwrap_or_else(|problem| Outcome::Failed(format!("{}: {problem}", order.site)));
+        let outcome = result.unwrap_or_else(|problem| GitJobOutcome::Failed(format!("{}: {problem}", order.repo_path)));
         Carried { outcome, refs }
     }
 }

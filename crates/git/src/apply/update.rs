@@ -5,10 +5,12 @@ use std::io;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use grasp_core::admission::git_job::{Align, Aligned, Candidate, Otherwise, Parcel, Pull};
+use grasp_core::admission::git_job::{
+    Alignment, AlignmentResult, CandidateState, PullRequestRef, ReceivedPack, RefFallback,
+};
 use grasp_core::nostr::EventId;
 use grasp_core::repo::state::is_oid;
-use grasp_core::repo::{Site, ref_name};
+use grasp_core::repo::{RepoPath, ref_name};
 
 use super::adopt_packs::adopt;
 use super::alternates::Readable;
@@ -26,7 +28,7 @@ const TAGS: &str = "refs/tags/";
 
 /// Refs that a site may follow, with a candidate's name.
 struct Choice<'a> {
-    candidate: &'a Candidate,
+    candidate: &'a CandidateState,
     refs: Vec<(&'a str, Target)>,
 }
 
@@ -48,22 +50,25 @@ impl Keeper {
     /// Carries out the steps of an order, each durable before the next.
     pub(super) fn align(
         &self,
-        site: &Site,
-        align: &Align,
-        changed: &mut Vec<(Site, Refs)>,
-    ) -> Result<Aligned, Problem> {
-        let folder = self.layout.site(site);
-        let parcels: Vec<PathBuf> = align.adopt.iter().map(|parcel| self.layout.parcel(parcel)).collect();
+        repo_path: &RepoPath,
+        align: &Alignment,
+        changed: &mut Vec<(RepoPath, Refs)>,
+    ) -> Result<AlignmentResult, Problem> {
+        let folder = self.layout.repo_dir(repo_path);
+        let received_packs: Vec<PathBuf> =
+            align.adopt.iter().map(|received_pack| self.layout.received_pack(received_pack)).collect();
         // A push's own packs are there until it is over; nobody looks for their objects again.
-        let lost = |parcel: &&Parcel| matches!(parcel, Parcel::Incoming(_)) && !self.layout.parcel(parcel).exists();
-        if align.checked.is_some() && align.adopt.iter().any(|parcel| lost(&parcel)) {
+        let lost = |received_pack: &&ReceivedPack| {
+            matches!(received_pack, ReceivedPack::Incoming(_)) && !self.layout.received_pack(received_pack).exists()
+        };
+        if align.checked_prune_count.is_some() && align.adopt.iter().any(|received_pack| lost(&received_pack)) {
             return Err(Problem::Lost("of this push".to_owned()));
         }
-        if parcels.iter().any(|parcel| parcel.exists()) {
+        if received_packs.iter().any(|received_pack| received_pack.exists()) {
             self.make(&folder)?;
-            adopt(&parcels, &self.layout.pool(site)).doing("move packs into the pool")?;
+            adopt(&received_packs, &self.layout.pool(repo_path)).doing("move packs into the pool")?;
         }
-        let wanted = Readable::wanted(&self.layout, site, &align.lenders);
+        let wanted = Readable::wanted(&self.layout, repo_path, &align.alternates);
         if is_there(&folder) {
             self.lend(&folder, &wanted)?;
         }
@@ -74,26 +79,27 @@ impl Keeper {
         let choice = self.choose(&place, align)?;
         let opened = Pools::of(&pools);
         let sight = place.sight(&pools, &opened, self.is_proven(align));
-        let (mut pulls, absent) = self.pulls_here(&sight, &align.pulls)?;
+        let (mut pull_requests, absent) = self.pulls_here(&sight, &align.pull_requests)?;
         for pull in absent {
             if self.take_over(&[&pull.tip], &pull.sources, &place)? {
                 crash_point::point("align.pulls");
-                pulls.push(pull);
+                pull_requests.push(pull);
             }
         }
-        let next = merge(&before, choice.as_ref(), &pulls, align);
+        let next = merge(&before, choice.as_ref(), &pull_requests, align);
         if next != before {
             self.settle(&folder, &wanted)?;
-            self.write(site, &before, &next, changed)?;
+            self.write(repo_path, &before, &next, changed)?;
         } else if is_there(&folder) {
             // Whoever was interrupted before it could show them does so now.
-            changed.push((site.clone(), next.clone()));
+            changed.push((repo_path.clone(), next.clone()));
         }
-        let in_place = |pull: &&&Pull| next.get(&pull_ref(pull.event)).is_some_and(|target| target.oid == pull.tip);
-        Ok(Aligned {
+        let in_place =
+            |pull: &&&PullRequestRef| next.get(&pull_ref(pull.event)).is_some_and(|target| target.oid == pull.tip);
+        Ok(AlignmentResult {
             chosen: choice.map(|choice| choice.candidate.event),
-            pulls: pulls.iter().filter(in_place).map(|pull| pull.event).collect(),
-            empty: next.iter().next().is_none(),
+            pull_requests: pull_requests.iter().filter(in_place).map(|pull| pull.event).collect(),
+            is_empty: next.iter().next().is_none(),
         })
     }
 
@@ -119,12 +125,12 @@ impl Keeper {
     }
 
     /// Whether everything that an order names has been seen to be complete, and nothing was taken away since.
-    fn is_proven(&self, align: &Align) -> bool {
-        align.checked == Some(self.layout.prunings())
+    fn is_proven(&self, align: &Alignment) -> bool {
+        align.checked_prune_count == Some(self.layout.prunings())
     }
 
     /// The first candidate that is complete, here or after its objects were copied from where they are.
-    fn choose<'a>(&self, place: &Place<'_>, align: &'a Align) -> Result<Option<Choice<'a>>, Problem> {
+    fn choose<'a>(&self, place: &Place<'_>, align: &'a Alignment) -> Result<Option<Choice<'a>>, Problem> {
         let pools = place.wanted.pools();
         for candidate in align.candidates.iter().filter(|candidate| is_sound(candidate)) {
             // Opened anew each time: a copy may have come.
@@ -151,7 +157,7 @@ impl Keeper {
     fn satisfied<'a>(
         &self,
         sight: &Sight<'_>,
-        candidate: &'a Candidate,
+        candidate: &'a CandidateState,
     ) -> Result<Option<Vec<(&'a str, Target)>>, Problem> {
         let mut tags = Vec::new();
         for (name, oid) in &candidate.refs {
@@ -202,9 +208,13 @@ impl Keeper {
     }
 
     /// Pull requests whose commits can be read with everything that they need, and the others.
-    fn pulls_here<'a>(&self, sight: &Sight<'_>, pulls: &'a [Pull]) -> Result<(Vec<&'a Pull>, Vec<&'a Pull>), Problem> {
+    fn pulls_here<'a>(
+        &self,
+        sight: &Sight<'_>,
+        pull_requests: &'a [PullRequestRef],
+    ) -> Result<(Vec<&'a PullRequestRef>, Vec<&'a PullRequestRef>), Problem> {
         let (mut here, mut absent) = (Vec::new(), Vec::new());
-        for pull in pulls.iter().filter(|pull| is_git_oid(&pull.tip)) {
+        for pull in pull_requests.iter().filter(|pull| is_git_oid(&pull.tip)) {
             if sight.proven || sight.is_commit(&pull.tip)? { here.push(pull) } else { absent.push(pull) }
         }
         let tips: Vec<&str> = here.iter().map(|pull| pull.tip.as_str()).collect();
@@ -218,8 +228,8 @@ impl Keeper {
     }
 
     /// Copies objects from the first source that has all of them with everything that they need.
-    fn take_over(&self, tips: &[&str], sources: &[Site], place: &Place<'_>) -> Result<bool, Problem> {
-        for source in sources.iter().map(|source| self.layout.site(source)) {
+    fn take_over(&self, tips: &[&str], sources: &[RepoPath], place: &Place<'_>) -> Result<bool, Problem> {
+        for source in sources.iter().map(|source| self.layout.repo_dir(source)) {
             if source == place.folder || !is_there(&source) {
                 continue;
             }
@@ -246,13 +256,19 @@ impl Keeper {
     }
 
     /// Replaces the refs of a site.
-    fn write(&self, site: &Site, before: &Refs, next: &Refs, changed: &mut Vec<(Site, Refs)>) -> Result<(), Problem> {
-        let folder = self.layout.site(site);
+    fn write(
+        &self,
+        repo_path: &RepoPath,
+        before: &Refs,
+        next: &Refs,
+        changed: &mut Vec<(RepoPath, Refs)>,
+    ) -> Result<(), Problem> {
+        let folder = self.layout.repo_dir(repo_path);
         let result = replace(&folder, before, next);
         // Also when it failed in the middle the world should see what is on disk.
         let now = Refs::read(&folder).doing("read refs")?;
         if now != *before {
-            changed.push((site.clone(), now));
+            changed.push((repo_path.clone(), now));
         }
         result.doing("write refs")
     }
@@ -272,9 +288,9 @@ fn replace(folder: &Path, before: &Refs, next: &Refs) -> io::Result<()> {
 }
 
 /// The refs of a site as they should be.
-fn merge(before: &Refs, choice: Option<&Choice<'_>>, pulls: &[&Pull], align: &Align) -> Refs {
+fn merge(before: &Refs, choice: Option<&Choice<'_>>, pull_requests: &[&PullRequestRef], align: &Alignment) -> Refs {
     let mut next = before.clone();
-    if choice.is_some() || align.otherwise == Otherwise::Clear {
+    if choice.is_some() || align.fallback == RefFallback::Clear {
         for (name, _) in before.iter().filter(|(name, _)| name.starts_with(BRANCHES) || name.starts_with(TAGS)) {
             next.remove(name);
         }
@@ -288,10 +304,10 @@ fn merge(before: &Refs, choice: Option<&Choice<'_>>, pulls: &[&Pull], align: &Al
             next.set_head(head);
         }
     }
-    for pull in pulls {
+    for pull in pull_requests {
         next.set(&pull_ref(pull.event), Target { oid: pull.tip.clone(), peeled: None });
     }
-    for event in &align.drop_pulls {
+    for event in &align.drop_pull_requests {
         next.remove(&pull_ref(*event));
     }
     next
@@ -312,11 +328,11 @@ fn is_git_oid(text: &str) -> bool {
 }
 
 /// Whether git could hold these refs, whatever objects there are.
-fn is_sound(candidate: &Candidate) -> bool {
+fn is_sound(candidate: &CandidateState) -> bool {
     let mut names: Vec<&str> = candidate.refs.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     candidate.refs.iter().all(|(name, oid)| {
         (name.starts_with(BRANCHES) || name.starts_with(TAGS)) && ref_name::is_valid(name) && is_git_oid(oid)
     }) && names.windows(2).all(|pair| pair[0] != pair[1])
-        && !ref_name::conflict(names)
+        && !ref_name::has_conflict(names)
 }

@@ -64,14 +64,14 @@ impl Stillness<'_> {
             let _turn = self.layout.turns.wait_at(&name);
             let mut open: Vec<PathBuf> = found;
             let mut seen = BTreeSet::new();
-            while let Some(site) = open.pop() {
-                if !seen.insert(site.clone()) || !root.join(&site).join("HEAD").exists() {
+            while let Some(repo_path) = open.pop() {
+                if !seen.insert(repo_path.clone()) || !root.join(&repo_path).join("HEAD").exists() {
                     continue;
                 }
-                link_site(&root.join(&site), &into.join(&site))?;
+                link_site(&root.join(&repo_path), &into.join(&repo_path))?;
                 links.repositories += 1;
                 // One may have come since the names were read.
-                let pools = Readable::read(&root.join(&site))?.pools();
+                let pools = Readable::read(&root.join(&repo_path))?.pools();
                 open.extend(pools.iter().filter_map(|pool| Some(pool.parent()?.strip_prefix(root).ok()?.to_owned())));
             }
             tell(links.repositories)?;
@@ -168,15 +168,18 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use grasp_core::nostr::PublicKey;
-    use grasp_core::repo::{Identifier, RepoId, Site};
+    use grasp_core::repo::{Identifier, RepoId, RepoPath};
     use tempfile::TempDir;
 
     use super::*;
     use crate::layout::make_bare;
     use crate::refs::{Refs, Target};
 
-    fn site(owner: u8, name: &str) -> Site {
-        Site::Announced(RepoId { owner: PublicKey([owner; 32]), identifier: Identifier::new(name).expect("a name") })
+    fn repo_path(owner: u8, name: &str) -> RepoPath {
+        RepoPath::Announced(RepoId {
+            owner: PublicKey([owner; 32]),
+            identifier: Identifier::new(name).expect("a name"),
+        })
     }
 
     fn refs(oid: &str) -> Refs {
@@ -191,7 +194,7 @@ mod tests {
         let layout = Layout::open(folder.path()).expect("opens");
         let long = "ü".repeat(400);
         for name in ["tool", &long] {
-            let home = layout.site(&site(1, name));
+            let home = layout.repo_dir(&repo_path(1, name));
             make_bare(&home).expect("makes it");
             refs("1").write(&home).expect("writes");
             fs::write(home.join("pool/pack/pack-1.pack"), "one").expect("writes");
@@ -202,10 +205,10 @@ mod tests {
         let links = layout.hold_removals().link_all(|_| Ok::<_, io::Error>(())).expect("links");
         assert_eq!(links.repositories, 2);
         for name in ["tool", &long] {
-            let home = layout.site(&site(1, name));
+            let home = layout.repo_dir(&repo_path(1, name));
             refs("2").write(&home).expect("writes");
             fs::remove_file(home.join("pool/pack/pack-1.pack")).expect("removes");
-            let copy = links.git().join(crate::layout::path_of(&site(1, name)));
+            let copy = links.git().join(crate::layout::path_of(&repo_path(1, name)));
             assert_eq!(Refs::read(&copy).expect("reads").iter().next(), refs("1").iter().next());
             assert_eq!(fs::read_to_string(copy.join("pool/pack/pack-1.pack")).expect("reads"), "one");
             assert!(copy.join("refs").is_dir() && !copy.join("pool/pack/tmp_pack_x").exists());
@@ -220,7 +223,7 @@ mod tests {
     fn removals_wait_and_whoever_stops_leaves_nothing() {
         let folder = TempDir::new().expect("a folder");
         let layout = Layout::open(folder.path()).expect("opens");
-        make_bare(&layout.site(&site(1, "tool"))).expect("makes it");
+        make_bare(&layout.repo_dir(&repo_path(1, "tool"))).expect("makes it");
         let removed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let still = layout.hold_removals();

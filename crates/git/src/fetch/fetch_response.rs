@@ -139,7 +139,7 @@ impl Reader {
             return Ok(());
         }
         self.lines += 1;
-        if self.lines > limits::MAX_ANSWER_LINES {
+        if self.lines > limits::MAX_FETCH_RESPONSE_LINES {
             return Err(BadAnswer::Verbose);
         }
         let line = data.strip_suffix(b"\n").unwrap_or(data);

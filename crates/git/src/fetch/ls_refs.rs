@@ -74,8 +74,8 @@ impl Hearer for Listing {
     fn hear(&mut self, name: &str, oid: &str, peeled: Option<&str>) {
         if self.sought.contains(oid) {
             self.shown.insert(oid.to_owned());
-        } else if self.others.len() < limits::MAX_ASKED_REFS
-            && name.len() <= limits::MAX_REF_BYTES
+        } else if self.others.len() < limits::MAX_REQUESTED_REFS
+            && name.len() <= limits::MAX_REF_NAME_BYTES
             && self.prefixes.iter().any(|prefix| name.starts_with(prefix))
         {
             self.others.insert(oid.to_owned());
@@ -216,11 +216,11 @@ mod tests {
     #[test]
     fn a_million_refs_take_no_memory() {
         let mut list = listing(&['f']);
-        for number in 0..10 * limits::MAX_ASKED_REFS {
+        for number in 0..10 * limits::MAX_REQUESTED_REFS {
             list.hear("refs/heads/x", &format!("{number:040x}"), None);
         }
-        list.hear(&format!("refs/heads/{}", "x".repeat(limits::MAX_REF_BYTES)), &oid('e'), None);
-        assert_eq!(list.wants().len(), limits::MAX_ASKED_REFS);
+        list.hear(&format!("refs/heads/{}", "x".repeat(limits::MAX_REF_NAME_BYTES)), &oid('e'), None);
+        assert_eq!(list.wants().len(), limits::MAX_REQUESTED_REFS);
         list.hear("refs/heads/y", &oid('f'), None);
         assert_eq!(list.wants(), [oid('f')]);
     }

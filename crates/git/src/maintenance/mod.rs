@@ -41,7 +41,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use crate::layout::Layout;
 use crate::process::{ChildProblem, Git};
@@ -135,7 +135,7 @@ impl Maintainer {
     }
 
     /// Whether a site has a pool to look after.
-    fn has_pool(&self, site: &Site) -> bool {
-        self.layout.pool(site).join("pack").is_dir()
+    fn has_pool(&self, repo_path: &RepoPath) -> bool {
+        self.layout.pool(repo_path).join("pack").is_dir()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_core::repo::state::is_oid;
 
 use super::{Doing, MAX_WORDS, Maintainer, Problem};
@@ -19,7 +19,7 @@ const MAX_LOOKS: usize = 256;
 
 /// Says what some sites need beside what their refs lead to: the objects that states and pull requests name, served and
 /// held. `None` if that cannot be said now.
-pub type Needs<'n> = dyn FnMut(&[Site]) -> Option<BTreeSet<String>> + 'n;
+pub type Needs<'n> = dyn FnMut(&[RepoPath]) -> Option<BTreeSet<String>> + 'n;
 
 /// What the readers of a pool need.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ pub(super) struct Look<'l> {
 
 impl Maintainer {
     /// What the readers of a site's pool need; `None` if it cannot be said now.
-    pub(super) fn need(&self, site: &Site, needs: &mut Needs<'_>) -> Result<Option<Need>, Problem> {
-        let readers = self.readers(site).doing("find out who reads a pool")?;
+    pub(super) fn need(&self, repo_path: &RepoPath, needs: &mut Needs<'_>) -> Result<Option<Need>, Problem> {
+        let readers = self.readers(repo_path).doing("find out who reads a pool")?;
         let Some(named) = needs(&readers) else { return Ok(None) };
-        let mut need = Need { pools: vec![self.layout.pool(site)], tips: BTreeSet::new(), named };
+        let mut need = Need { pools: vec![self.layout.pool(repo_path)], tips: BTreeSet::new(), named };
         need.named.retain(|oid| oid.len() == 40 && is_oid(oid));
-        for folder in readers.iter().map(|reader| self.layout.site(reader)) {
+        for folder in readers.iter().map(|reader| self.layout.repo_dir(reader)) {
             let refs = Refs::read(&folder).doing("read refs")?;
             need.tips.extend(refs.iter().map(|(_, target)| target.oid.clone()));
             need.pools.extend(Readable::read(&folder).doing("read which pools are lent")?.pools());
@@ -60,11 +60,11 @@ impl Maintainer {
     }
 
     /// The sites that read the pool of a site, itself included. What is on disk counts, hosted or not.
-    fn readers(&self, site: &Site) -> io::Result<Vec<Site>> {
-        let mut readers = vec![site.clone()];
-        if let Site::Announced(repo) = site {
+    fn readers(&self, repo_path: &RepoPath) -> io::Result<Vec<RepoPath>> {
+        let mut readers = vec![repo_path.clone()];
+        if let RepoPath::Announced(repo) = repo_path {
             for other in self.layout.namesakes(&repo.identifier)? {
-                if other != *site && Readable::read(&self.layout.site(&other))?.has(&self.layout, site) {
+                if other != *repo_path && Readable::read(&self.layout.repo_dir(&other))?.has(&self.layout, repo_path) {
                     readers.push(other);
                 }
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use super::index::{Fate, Indexes, Tips};
 use super::inspection::{Pack, Survey};
@@ -23,7 +23,7 @@ const LOOKED: &str = "looked";
 
 /// A prune that is under way.
 struct Pruning<'p> {
-    site: &'p Site,
+    repo_path: &'p RepoPath,
     pool: PathBuf,
     survey: Survey,
     workshop: Workshop,
@@ -49,13 +49,13 @@ impl Maintainer {
     /// Whether it is time to look for unneeded objects: the last time was long ago, and there was a change since, or
     /// something has been unneeded for the grace period. `changed` is when the refs of any reader last changed.
     #[must_use]
-    pub fn is_prune_due(&self, site: &Site, changed: SystemTime, pause: Duration, grace: Duration) -> bool {
-        let pool = self.layout.pool(site);
+    pub fn is_prune_due(&self, repo_path: &RepoPath, changed: SystemTime, pause: Duration, grace: Duration) -> bool {
+        let pool = self.layout.pool(repo_path);
         let now = SystemTime::now();
         let Ok(packs_changed) = modified(&pool.join("pack")) else { return false };
         let Ok(looked) = modified(&pool.join("info").join(LOOKED)) else {
             // Nobody has. A new site is given the same time.
-            return modified(&self.layout.site(site).join("config")).is_ok_and(|made| now >= made + pause);
+            return modified(&self.layout.repo_dir(repo_path).join("config")).is_ok_and(|made| now >= made + pause);
         };
         let overdue = || Survey::of(&pool.join("pack")).is_ok_and(|survey| survey.overdue(now, grace).next().is_some());
         now >= looked + pause && (packs_changed > looked || changed > looked || overdue())
@@ -63,25 +63,25 @@ impl Maintainer {
 
     /// When the refs of any of some sites last changed, or which pools one reads.
     #[must_use]
-    pub fn changed(&self, sites: &[Site]) -> SystemTime {
-        let times = sites.iter().map(|site| self.layout.site(site)).flat_map(|folder| {
+    pub fn changed(&self, repo_paths: &[RepoPath]) -> SystemTime {
+        let times = repo_paths.iter().map(|repo_path| self.layout.repo_dir(repo_path)).flat_map(|folder| {
             [modified(&folder.join("packed-refs")), modified(&folder.join("objects/info/alternates"))]
         });
         times.flatten().max().unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
     /// Puts aside what nobody needs, and takes away what was put aside a grace period ago and is still not needed.
-    pub fn prune(&self, site: &Site, grace: Duration, needs: &mut Needs<'_>) -> Result<Tidied, Problem> {
-        if !self.has_pool(site) {
+    pub fn prune(&self, repo_path: &RepoPath, grace: Duration, needs: &mut Needs<'_>) -> Result<Tidied, Problem> {
+        if !self.has_pool(repo_path) {
             return Ok(Tidied::Fine);
         }
         let began = SystemTime::now();
-        self.clear_leftovers(site, grace)?;
-        let Some(need) = self.need(site, needs)? else { return Ok(Tidied::Later) };
-        let pool = self.layout.pool(site);
+        self.clear_leftovers(repo_path, grace)?;
+        let Some(need) = self.need(repo_path, needs)? else { return Ok(Tidied::Later) };
+        let pool = self.layout.pool(repo_path);
         let survey = Survey::of(&pool.join("pack")).doing("read a pool")?;
         let workshop = Workshop::with(&self.layout, &pool, &survey.packs).doing("make room for packs")?;
-        let mut pruning = Pruning { site, pool, survey, workshop, walked: need.tips.clone() };
+        let mut pruning = Pruning { repo_path, pool, survey, workshop, walked: need.tips.clone() };
         let gentle = self.gentle();
         let result = match self.named_here(&pruning, &need, &gentle)? {
             None => return Ok(Tidied::Later),
@@ -130,7 +130,7 @@ impl Maintainer {
         swap.indexes = self.indexes_after(pruning, &swap)?;
         swap.sync(&pruning.workshop).doing("write packs to the disk")?;
         let _removal = self.layout.removal();
-        let Some(_turn) = self.layout.turns.wait_within(pruning.site.identifier(), TURN) else {
+        let Some(_turn) = self.layout.turns.wait_within(pruning.repo_path.identifier(), TURN) else {
             return Ok(Tidied::Later);
         };
         if !swap.fits(&pruning.pool, &pruning.survey.packs) || self.is_missed(pruning, &swap, needs)? {
@@ -198,7 +198,7 @@ impl Maintainer {
     /// The index and the commit-graph as they should be afterwards. A graph that named what is gone would be believed.
     fn indexes_after(&self, pruning: &Pruning<'_>, swap: &Swap) -> Result<Indexes, Problem> {
         // A ref that came later may point to what goes.
-        let tips = Tips::of(&self.layout.site(pruning.site), Some(&pruning.walked))?;
+        let tips = Tips::of(&self.layout.repo_dir(pruning.repo_path), Some(&pruning.walked))?;
         let staying = swap.staying(&pruning.survey.packs);
         let worth_it = pruning.survey.is_worth_an_index();
         let breaks = pruning.survey.index_breaks(&swap.going);
@@ -216,7 +216,7 @@ impl Maintainer {
 
     /// Whether anybody needs, by now, what is about to go. The caller has the turn, so that nobody can begin to.
     fn is_missed(&self, pruning: &Pruning<'_>, swap: &Swap, needs: &mut Needs<'_>) -> Result<bool, Problem> {
-        let Some(need) = self.need(pruning.site, needs)? else { return Ok(true) };
+        let Some(need) = self.need(pruning.repo_path, needs)? else { return Ok(true) };
         let look = Look { git: &self.git, pools: &need.pools, command: &|| pruning.workshop.see(self, &need.pools) };
         let Some(named) = self.complete(&look, &need.named, &pruning.walked)? else { return Ok(true) };
         let fresh: BTreeSet<String> = need.tips.difference(&pruning.walked).cloned().chain(named).collect();
@@ -241,14 +241,14 @@ impl Maintainer {
     }
 
     /// Removes what is no pack and not about to become one: parts that a crash or a full disk left behind.
-    fn clear_leftovers(&self, site: &Site, grace: Duration) -> Result<(), Problem> {
-        let packs = self.layout.pool(site).join("pack");
+    fn clear_leftovers(&self, repo_path: &RepoPath, grace: Duration) -> Result<(), Problem> {
+        let packs = self.layout.pool(repo_path).join("pack");
         let now = SystemTime::now();
         if leftovers(&packs, now, grace).doing("read a pool")?.is_empty() {
             return Ok(());
         }
         // An order may be moving a pack into the pool, part by part.
-        let Some(_turn) = self.layout.turns.wait_within(site.identifier(), TURN) else { return Ok(()) };
+        let Some(_turn) = self.layout.turns.wait_within(repo_path.identifier(), TURN) else { return Ok(()) };
         for path in leftovers(&packs, now, grace).doing("read a pool")? {
             remove(&path).doing("remove parts of packs")?;
         }

@@ -1,6 +1,6 @@
 //! Makes few packs of many. Every object that was there is there afterwards.
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use super::index::{Fate, Indexes, Tips};
 use super::inspection::{Pack, Survey};
@@ -12,19 +12,19 @@ use crate::process::Input;
 impl Maintainer {
     /// Whether a pool has too many packs or its index misses too much. A look at file names and a few bytes.
     #[must_use]
-    pub fn is_fold_due(&self, site: &Site) -> bool {
-        Survey::of(&self.layout.pool(site).join("pack")).is_ok_and(|survey| {
+    pub fn is_fold_due(&self, repo_path: &RepoPath) -> bool {
+        Survey::of(&self.layout.pool(repo_path).join("pack")).is_ok_and(|survey| {
             let folded = survey.foldable();
             !folded.is_empty() || survey.index_is_due(&folded)
         })
     }
 
     /// Makes one pack of the small ones of a pool, if it has many, and an index over all if that is worth it.
-    pub fn fold(&self, site: &Site) -> Result<Tidied, Problem> {
-        if !self.has_pool(site) {
+    pub fn fold(&self, repo_path: &RepoPath) -> Result<Tidied, Problem> {
+        if !self.has_pool(repo_path) {
             return Ok(Tidied::Fine);
         }
-        let (folder, pool) = (self.layout.site(site), self.layout.pool(site));
+        let (folder, pool) = (self.layout.repo_dir(repo_path), self.layout.pool(repo_path));
         let survey = Survey::of(&pool.join("pack")).doing("read a pool")?;
         let going = survey.foldable();
         let indexes = survey.index_is_due(&going);
@@ -45,7 +45,7 @@ impl Maintainer {
             swap.indexes.midx = Fate::Gone;
         }
         swap.sync(&workshop).doing("write packs to the disk")?;
-        let Some(_turn) = self.layout.turns.wait_within(site.identifier(), TURN) else { return Ok(Tidied::Later) };
+        let Some(_turn) = self.layout.turns.wait_within(repo_path.identifier(), TURN) else { return Ok(Tidied::Later) };
         if !swap.fits(&pool, &packs) {
             return Ok(Tidied::Later);
         }

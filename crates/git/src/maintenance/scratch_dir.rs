@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::git_job::ReceivedPack;
 
 use super::inspection::{MIDX, Pack};
 use super::{Doing, MAX_WORDS, Maintainer, Problem};
@@ -31,7 +31,7 @@ pub(super) struct Workshop {
 impl Workshop {
     /// A folder with links to packs.
     pub(super) fn with(layout: &Layout, pool: &Path, packs: &[Pack]) -> io::Result<Self> {
-        let folder = layout.parcel(&Parcel::Incoming(layout.number()));
+        let folder = layout.received_pack(&ReceivedPack::Incoming(layout.number()));
         let workshop = Self { lists: folder.join("lists"), folder };
         for part in ["objects/pack", "objects/info", "view/pack", "view/info", "lists"] {
             fs::create_dir_all(workshop.folder.join(part))?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use grasp_core::admission::push::Command;
+use grasp_core::admission::push::PushCommand;
 use grasp_core::limits;
 
 use crate::pktline;
@@ -97,7 +97,7 @@ impl Capabilities {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PushRequest {
     /// The commands; none in the probe that git sends before a large push.
-    pub commands: Vec<Command>,
+    pub commands: Vec<PushCommand>,
     /// What the client can do.
     pub capabilities: Capabilities,
     /// How many `shallow` lines there were. They change nothing: all history is demanded.
@@ -154,7 +154,7 @@ pub enum BadPush {
     #[error("{0} is changed twice in one push")]
     Twice(String),
     /// A name that cannot be repeated in an answer.
-    #[error("a ref name is not UTF-8, has control characters or is longer than {} bytes", limits::MAX_REF_BYTES)]
+    #[error("a ref name is not UTF-8, has control characters or is longer than {} bytes", limits::MAX_REF_NAME_BYTES)]
     RefName,
 }
 
@@ -292,7 +292,7 @@ impl PushParser {
         };
         let (old, new) = (object_id(old)?, object_id(new)?);
         let name = std::str::from_utf8(name).map_err(|_| BadPush::RefName)?;
-        if name.len() > limits::MAX_REF_BYTES || name.contains(char::is_control) {
+        if name.len() > limits::MAX_REF_NAME_BYTES || name.contains(char::is_control) {
             return Err(BadPush::RefName);
         }
         if name.is_empty() {
@@ -304,7 +304,7 @@ impl PushParser {
         if !self.names.insert(name.to_owned()) {
             return Err(BadPush::Twice(name.to_owned()));
         }
-        self.request.commands.push(Command { name: name.to_owned(), old, new });
+        self.request.commands.push(PushCommand { name: name.to_owned(), old, new });
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use grasp_core::admission::git_job::Parcel;
+use grasp_core::admission::git_job::ReceivedPack;
 
 use super::pack_error::PackProblem;
 use crate::layout::Layout;
@@ -45,7 +45,7 @@ impl Incoming {
     /// Makes an empty one.
     pub fn create(layout: &Layout) -> io::Result<Self> {
         let number = layout.number();
-        let folder = layout.parcel(&Parcel::Incoming(number));
+        let folder = layout.received_pack(&ReceivedPack::Incoming(number));
         fs::create_dir(&folder)?;
         let incoming = Self { number, folder, sent: 0 };
         fs::create_dir(incoming.packs())?;
@@ -54,8 +54,8 @@ impl Incoming {
 
     /// The name under which an order may ask for it.
     #[must_use]
-    pub fn parcel(&self) -> Parcel {
-        Parcel::Incoming(self.number)
+    pub fn received_pack(&self) -> ReceivedPack {
+        ReceivedPack::Incoming(self.number)
     }
 
     /// Its folder.
@@ -277,9 +277,9 @@ mod tests {
     fn nothing_is_left_and_what_was_renamed_stays() {
         let (folder, layout, first) = incoming();
         let second = Incoming::create(&layout).expect("is made");
-        assert_ne!(first.parcel(), second.parcel());
+        assert_ne!(first.received_pack(), second.received_pack());
         take(&first, &pack(9, IN_MEMORY + 1), 65_536).expect("is taken");
-        let staged = layout.parcel(&Parcel::Staged(3));
+        let staged = layout.received_pack(&ReceivedPack::Staged(3));
         fs::rename(second.folder(), &staged).expect("moves");
         drop((first, second));
         assert_eq!(fs::read_dir(folder.path().join("incoming")).expect("reads").count(), 0);

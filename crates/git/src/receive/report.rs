@@ -1,6 +1,6 @@
 //! The answer to a push: what became of each ref, in git's own format, and words for the person who pushed.
 
-use grasp_core::admission::push::Command;
+use grasp_core::admission::push::PushCommand;
 
 use super::commands::Capabilities;
 use crate::pktline;
@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 1_000;
 
 /// Why a push is refused as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refusal<'a> {
+pub struct Rejection<'a> {
     /// The stable name of the reason.
     pub code: &'a str,
     /// The reason in a sentence.
@@ -55,7 +55,7 @@ pub fn report(
 
 /// A whole answer that refuses a push: nothing was changed. The commands are those that were understood.
 #[must_use]
-pub fn refusal(capabilities: &Capabilities, commands: &[Command], refusal: &Refusal<'_>) -> Vec<u8> {
+pub fn refusal(capabilities: &Capabilities, commands: &[PushCommand], refusal: &Rejection<'_>) -> Vec<u8> {
     let reason = clean(&format!("{}: {}", refusal.code, refusal.text));
     if !capabilities.reports() || commands.is_empty() {
         return last_word(capabilities, &reason);
@@ -69,7 +69,7 @@ pub fn refusal(capabilities: &Capabilities, commands: &[Command], refusal: &Refu
         pktline::push_band(&mut out, Band::Progress, help.as_bytes());
     }
     let blame = refusal.about.filter(|about| commands.iter().any(|command| command.name == *about));
-    let result = |command: &Command| match blame {
+    let result = |command: &PushCommand| match blame {
         Some(about) if about != command.name => format!("not tried: {about} is refused"),
         _ => reason.clone(),
     };
@@ -126,12 +126,12 @@ mod tests {
         }
     }
 
-    fn command(name: &str) -> Command {
-        Command { name: name.to_owned(), old: None, new: Some("1".repeat(40)) }
+    fn command(name: &str) -> PushCommand {
+        PushCommand { name: name.to_owned(), old: None, new: Some("1".repeat(40)) }
     }
 
-    const REFUSAL: Refusal<'_> =
-        Refusal { code: "E-X", text: "bad\x1b\n thing", about: Some("refs/heads/b"), hint: "" };
+    const REFUSAL: Rejection<'_> =
+        Rejection { code: "E-X", text: "bad\x1b\n thing", about: Some("refs/heads/b"), hint: "" };
 
     #[test]
     fn reports_are_gits() {

@@ -1,8 +1,8 @@
 //! Tests of the public interface with the real git.
 
-mod keeper;
-mod maintain;
+mod apply;
+mod git_folder;
+mod maintenance;
 mod receive;
 mod refs;
 mod serve;
-mod world;

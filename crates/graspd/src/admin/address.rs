@@ -1,20 +1,20 @@
-//! `address`: where this machine reaches the server, and what it serves.
+//! `address`: the local address of the server, and its service settings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Admin;
-use super::wire::{Complaint, Request, Teller};
-use crate::backup::snapshot::Served;
+use super::AdminState;
+use super::snapshot::ServiceSettings;
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
 
-/// The URL below which repositories are, without any proxy.
-pub(super) async fn address(admin: &Arc<Admin>, _: Request, _: Teller) -> Result<Value, Complaint> {
-    let mut at = admin.house.config.bind;
+/// Returns the URL below which repositories are, without a proxy.
+pub(super) async fn address(admin: &Arc<AdminState>, _: AdminRequest, _: ResponseWriter) -> Result<Value, AdminError> {
+    let mut at = admin.config.bind;
     if at.ip().is_unspecified() {
         at.set_ip(if at.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) });
     }
-    let service = Served::of(&admin.house.config).value();
-    Ok(json!({ "git": format!("http://{at}{}", admin.house.config.base_path), "service": service }))
+    let service = ServiceSettings::from_config(&admin.config).to_json();
+    Ok(json!({ "git": format!("http://{at}{}", admin.config.base_path), "service": service }))
 }

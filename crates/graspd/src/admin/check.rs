@@ -1,34 +1,38 @@
-//! `check`: what the server knows of itself that a check of the set-up needs, and what it saw of the check.
+//! `check`: facts about the server for `graspd check`, and how the requests of the check arrived.
 
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
-use super::Admin;
-use super::wire::{Complaint, Request, Teller};
+use super::AdminState;
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
 
-/// With `watch`, begins to look for requests that show that token, and tells about the server. With `seen`, tells what came.
-pub(super) async fn check(admin: &Arc<Admin>, request: Request, _: Teller) -> Result<Value, Complaint> {
+/// With `watch`, starts to record requests with this token, and returns facts about the server. With `seen`, returns
+/// the recorded requests.
+pub(super) async fn check(
+    admin: &Arc<AdminState>,
+    request: AdminRequest,
+    _: ResponseWriter,
+) -> Result<Value, AdminError> {
     let arguments = request.arguments().await?;
-    let house = &admin.house;
     if let Some(token) = arguments["seen"].as_str() {
-        return Ok(json!({ "seen": house.sightings.seen(token) }));
+        return Ok(json!({ "seen": admin.proxy_probe.requests(token) }));
     }
     let Some(token) = arguments["watch"].as_str().filter(|token| token.len() >= 16) else {
-        return Err(Complaint::new("bad_request", "a check needs a token of sixteen letters or more"));
+        return Err(AdminError::new("bad_request", "a check needs a token of at least 16 characters"));
     };
-    house.sightings.begin(token, house.rooms.clock.mono());
-    let status = house.status.value(house);
-    let config = &house.config;
+    admin.proxy_probe.start(token, admin.clock.mono());
+    let status = admin.status.value();
+    let config = &admin.config;
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "instance": house.nip11.instance(),
+        "instance": admin.instance,
         "domain": config.domain,
         "base_path": config.base_path,
         "bind": config.bind.to_string(),
         "web_scheme": config.web_scheme(),
-        "max_connections": house.places.load().1,
+        "max_connections": admin.places.load().1,
         "open_files": getrlimit(Resource::Nofile).current,
         "ready": status["ready"],
         "checks": status["checks"],

@@ -6,81 +6,84 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grasp_core::limits;
-use grasp_core::nostr::rejection::{Refusal, Verdict};
+use grasp_core::nostr::rejection::{Decision, Rejection};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::Admin;
-use super::wire::{Complaint, Request, Teller};
-use crate::metrics::labels::variant;
-use crate::writer::submission::{Offer, Ruling};
+use super::AdminState;
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
+use crate::writer::submission::{QueuedEvent, Ruling};
 
 /// Events that are judged at the same time: a few batches of the writer.
-const MOST: usize = 1_024;
+const MAX_PENDING: usize = 1_024;
 
 /// How often it is told how far it is.
-const EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Takes lines of JSON, and tells up to which byte all has been judged.
-pub(super) async fn import(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Value, Complaint> {
-    let _alone = admin.alone("an import")?;
-    let vouched = request.query("protected") == Some("true");
+pub(super) async fn import(
+    admin: &Arc<AdminState>,
+    request: AdminRequest,
+    writer: ResponseWriter,
+) -> Result<Value, AdminError> {
+    let _exclusive = admin.begin_exclusive("an import")?;
+    let allow_protected = request.query("protected") == Some("true");
     let mut body = request.into_body();
-    let (answers, mut heard) = mpsc::unbounded_channel();
-    let mut window = Window::default();
-    let mut lines = Lines::default();
-    let mut ended = false;
-    let mut due = Instant::now() + EVERY;
-    let line = &admin.house.rooms.line;
-    while !ended || !window.slots.is_empty() {
+    let (result_sender, mut results) = mpsc::unbounded_channel();
+    let mut window = ImportWindow::default();
+    let mut lines = LineSplitter::default();
+    let mut is_at_end = false;
+    let mut due = Instant::now() + PROGRESS_INTERVAL;
+    let line = &admin.line;
+    while !is_at_end || !window.pending.is_empty() {
         tokio::select! {
-            Some((nth, ruling)) = heard.recv(), if !window.slots.is_empty() => window.settle(nth, ruling)?,
-            frame = body.frame(), if !ended && window.slots.len() < MOST => {
+            Some((number, ruling)) = results.recv(), if !window.pending.is_empty() => window.record_result(number, ruling)?,
+            frame = body.frame(), if !is_at_end && window.pending.len() < MAX_PENDING => {
                 let part = match frame {
                     Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                    Some(Err(_)) => return Err(Complaint::new("gone", "whoever asked has hung up")),
+                    Some(Err(_)) => return Err(AdminError::new("gone", "whoever asked has hung up")),
                     None => {
-                        ended = true;
+                        is_at_end = true;
                         Bytes::from_static(b"\n")
                     }
                 };
                 for found in lines.take(&part) {
                     let (text, end) = match found {
-                        Found::Line { text, end } => (text, end),
-                        Found::TooLong { end } => {
+                        SplitLine::Complete { text, end } => (text, end),
+                        SplitLine::TooLong { end } => {
                             window.skip(end, "too_long");
                             continue;
                         }
                     };
                     let Some(place) = line.place(text.len()).await else {
-                        return Err(Complaint::new("going_down", "the server is going down"));
+                        return Err(AdminError::new("going_down", "the server is going down"));
                     };
-                    let nth = window.join(end, text.clone());
-                    line.join(Offer::of_operator(text, (nth, answers.clone()), vouched, place));
+                    let number = window.push(end, text.clone());
+                    line.join(QueuedEvent::of_operator(text, (number, result_sender.clone()), allow_protected, place));
                 }
             }
-            gone = tell.unwanted() => return Err(gone.into()),
+            gone = writer.closed() => return Err(gone.into()),
         }
-        for text in window.again.drain(..) {
-            tell.item(json!({ "again": text })).await?;
+        for text in window.retry_texts.drain(..) {
+            writer.send_item(json!({ "again": text })).await?;
         }
         if Instant::now() >= due {
-            tell.item(window.value()).await?;
-            due = Instant::now() + EVERY;
+            writer.send_item(window.to_json()).await?;
+            due = Instant::now() + PROGRESS_INTERVAL;
         }
     }
     // Without the line break that stands for the end.
-    window.done = lines.at.saturating_sub(1);
-    tell.item(window.value()).await?;
-    Ok(window.value())
+    window.done = lines.offset.saturating_sub(1);
+    writer.send_item(window.to_json()).await?;
+    Ok(window.to_json())
 }
 
 /// What is being judged, in order.
 #[derive(Default)]
-struct Window {
-    slots: VecDeque<Slot>,
+struct ImportWindow {
+    pending: VecDeque<PendingEvent>,
     /// The number of the first.
     first: u64,
     /// The byte up to which all has been judged.
@@ -88,52 +91,52 @@ struct Window {
     accepted: u64,
     held: u64,
     known: u64,
-    refused: BTreeMap<String, u64>,
+    rejected: BTreeMap<String, u64>,
     /// Refused for want of something that may come later in the file.
-    wanting: BTreeMap<String, u64>,
+    retryable: BTreeMap<String, u64>,
     /// Their texts, which are still to be told.
-    again: Vec<String>,
+    retry_texts: Vec<String>,
 }
 
-struct Slot {
+struct PendingEvent {
     end: u64,
     text: String,
-    judged: bool,
+    is_decided: bool,
 }
 
-impl Window {
-    fn join(&mut self, end: u64, text: String) -> u64 {
-        self.slots.push_back(Slot { end, text, judged: false });
-        self.first + self.slots.len() as u64 - 1
+impl ImportWindow {
+    fn push(&mut self, end: u64, text: String) -> u64 {
+        self.pending.push_back(PendingEvent { end, text, is_decided: false });
+        self.first + self.pending.len() as u64 - 1
     }
 
     /// A line that is no event and nobody judges.
     fn skip(&mut self, end: u64, why: &str) {
-        *self.refused.entry(why.to_owned()).or_default() += 1;
-        self.slots.push_back(Slot { end, text: String::new(), judged: true });
+        *self.rejected.entry(why.to_owned()).or_default() += 1;
+        self.pending.push_back(PendingEvent { end, text: String::new(), is_decided: true });
         self.advance();
     }
 
-    fn settle(&mut self, nth: u64, ruling: Ruling) -> Result<(), Complaint> {
-        let Some(slot) = nth.checked_sub(self.first).and_then(|nth| self.slots.get_mut(nth as usize)) else {
+    fn record_result(&mut self, number: u64, ruling: Ruling) -> Result<(), AdminError> {
+        let Some(slot) = number.checked_sub(self.first).and_then(|number| self.pending.get_mut(number as usize)) else {
             return Ok(());
         };
-        slot.judged = true;
+        slot.is_decided = true;
         match ruling {
-            Ok(Verdict::Accept | Verdict::Pass) => self.accepted += 1,
-            Ok(Verdict::Hold(_)) => self.held += 1,
-            Ok(Verdict::Known(_)) => self.known += 1,
-            Ok(Verdict::Refuse(why)) | Err(why) => {
-                if matches!(why, Refusal::DiskFull | Refusal::StoreFailed) {
-                    return Err(Complaint::new("failed", format!("{why}. What is done is done; go on later")));
+            Ok(Decision::Accept | Decision::Broadcast) => self.accepted += 1,
+            Ok(Decision::Hold(_)) => self.held += 1,
+            Ok(Decision::Known(_)) => self.known += 1,
+            Ok(Decision::Reject(why)) | Err(why) => {
+                if matches!(why, Rejection::DiskFull | Rejection::StoreFailed) {
+                    return Err(AdminError::new("failed", format!("{why}. What is done is done; go on later")));
                 }
-                let list = if may_come(&why) {
-                    self.again.push(std::mem::take(&mut slot.text));
-                    &mut self.wanting
+                let list = if may_be_accepted_later(&why) {
+                    self.retry_texts.push(std::mem::take(&mut slot.text));
+                    &mut self.retryable
                 } else {
-                    &mut self.refused
+                    &mut self.rejected
                 };
-                *list.entry(variant(&why)).or_default() += 1;
+                *list.entry(why.label().to_owned()).or_default() += 1;
             }
         }
         self.advance();
@@ -141,77 +144,77 @@ impl Window {
     }
 
     fn advance(&mut self) {
-        while let Some(end) = self.slots.front().filter(|slot| slot.judged).map(|slot| slot.end) {
-            self.slots.pop_front();
+        while let Some(end) = self.pending.front().filter(|slot| slot.is_decided).map(|slot| slot.end) {
+            self.pending.pop_front();
             self.done = end;
             self.first += 1;
         }
     }
 
-    fn value(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "done": self.done,
             "accepted": self.accepted,
             "held": self.held,
             "known": self.known,
-            "refused": self.refused,
-            "wanting": self.wanting,
+            "refused": self.rejected,
+            "wanting": self.retryable,
         })
     }
 }
 
 /// Whether what an event lacks may come behind it, or room for it may be found when others have their git data.
-fn may_come(why: &Refusal) -> bool {
+fn may_be_accepted_later(why: &Rejection) -> bool {
     matches!(
         why,
-        Refusal::NoAnnouncement
-            | Refusal::NotMaintainer
-            | Refusal::Unrelated
+        Rejection::NoAnnouncement
+            | Rejection::NotMaintainer
+            | Rejection::Unrelated
             // Who invites its author may come behind it.
-            | Refusal::NotListed
-            | Refusal::NotArchived
-            | Refusal::NotWhitelisted
-            | Refusal::NoNewRepositories
-            | Refusal::TooMuchHeld
-            | Refusal::PurgatoryFull
+            | Rejection::NotListed
+            | Rejection::NotArchived
+            | Rejection::NotWhitelisted
+            | Rejection::NoNewRepositories
+            | Rejection::TooManyHeld
+            | Rejection::PurgatoryFull
     )
 }
 
 /// Cuts a stream into lines.
 #[derive(Default)]
-struct Lines {
+struct LineSplitter {
     /// Bytes that were taken.
-    at: u64,
-    open: Vec<u8>,
+    offset: u64,
+    partial: Vec<u8>,
     /// Whether the line that is open is too long and thrown away.
-    long: bool,
+    is_too_long: bool,
 }
 
-enum Found {
-    Line { text: String, end: u64 },
+enum SplitLine {
+    Complete { text: String, end: u64 },
     TooLong { end: u64 },
 }
 
-impl Lines {
+impl LineSplitter {
     /// Lines that are complete now; those without a word are none.
-    fn take(&mut self, part: &[u8]) -> Vec<Found> {
+    fn take(&mut self, part: &[u8]) -> Vec<SplitLine> {
         let mut found = Vec::new();
         for piece in part.split_inclusive(|byte| *byte == b'\n') {
-            self.at += piece.len() as u64;
+            self.offset += piece.len() as u64;
             let (text, complete) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
-            if self.open.len() + text.len() > limits::MAX_MESSAGE_BYTES {
-                self.long = true;
-                self.open.clear();
+            if self.partial.len() + text.len() > limits::MAX_MESSAGE_BYTES {
+                self.is_too_long = true;
+                self.partial.clear();
             }
-            if !self.long {
-                self.open.extend_from_slice(text);
+            if !self.is_too_long {
+                self.partial.extend_from_slice(text);
             }
             if complete {
-                let text = String::from_utf8_lossy(&std::mem::take(&mut self.open)).trim().to_owned();
-                if std::mem::take(&mut self.long) {
-                    found.push(Found::TooLong { end: self.at });
+                let text = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).trim().to_owned();
+                if std::mem::take(&mut self.is_too_long) {
+                    found.push(SplitLine::TooLong { end: self.offset });
                 } else if !text.is_empty() {
-                    found.push(Found::Line { text, end: self.at });
+                    found.push(SplitLine::Complete { text, end: self.offset });
                 }
             }
         }
@@ -224,22 +227,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_cut_wherever_the_parts_end() {
-        let mut lines = Lines::default();
-        let mut heard = Vec::new();
-        let long = "x".repeat(limits::MAX_MESSAGE_BYTES + 1);
-        let stream = format!("{{\"a\":1}}\n\n  \n{{\"b\":\"é\"}}\r\n{long}\nlast");
+    fn lines_are_split_across_chunks() {
+        let mut lines = LineSplitter::default();
+        let mut results = Vec::new();
+        let is_too_long = "x".repeat(limits::MAX_MESSAGE_BYTES + 1);
+        let stream = format!("{{\"a\":1}}\n\n  \n{{\"b\":\"é\"}}\r\n{is_too_long}\nlast");
         for part in stream.as_bytes().chunks(7) {
-            heard.extend(lines.take(part));
+            results.extend(lines.take(part));
         }
-        heard.extend(lines.take(b"\n"));
+        results.extend(lines.take(b"\n"));
         let past = 24 + limits::MAX_MESSAGE_BYTES as u64 + 2;
-        assert!(heard.iter().any(|found| matches!(found, Found::TooLong { end } if *end == past)), "its own end");
-        let texts: Vec<Option<(&str, u64)>> = heard
+        assert!(results.iter().any(|found| matches!(found, SplitLine::TooLong { end } if *end == past)), "its own end");
+        let texts: Vec<Option<(&str, u64)>> = results
             .iter()
             .map(|found| match found {
-                Found::Line { text, end } => Some((text.as_str(), *end)),
-                Found::TooLong { .. } => None,
+                SplitLine::Complete { text, end } => Some((text.as_str(), *end)),
+                SplitLine::TooLong { .. } => None,
             })
             .collect();
         assert_eq!(texts[..2], [Some(("{\"a\":1}", 8)), Some(("{\"b\":\"é\"}", 24))]);
@@ -247,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_judged_from_the_beginning_counts() {
-        let mut window = Window::default();
-        let numbers: Vec<u64> = (1..=3).map(|end| window.join(end * 10, String::new())).collect();
-        window.settle(numbers[1], Ok(Verdict::Accept)).expect("fine");
+    fn progress_counts_the_decided_prefix() {
+        let mut window = ImportWindow::default();
+        let numbers: Vec<u64> = (1..=3).map(|end| window.push(end * 10, String::new())).collect();
+        window.record_result(numbers[1], Ok(Decision::Accept)).expect("fine");
         assert_eq!(window.done, 0);
-        window.settle(numbers[0], Ok(Verdict::Refuse(Refusal::Unrelated))).expect("fine");
-        assert_eq!((window.done, window.again.len(), window.wanting["unrelated"]), (20, 1, 1));
-        assert!(window.settle(numbers[2], Ok(Verdict::Refuse(Refusal::DiskFull))).is_err());
+        window.record_result(numbers[0], Ok(Decision::Reject(Rejection::Unrelated))).expect("fine");
+        assert_eq!((window.done, window.retry_texts.len(), window.retryable["unrelated"]), (20, 1, 1));
+        assert!(window.record_result(numbers[2], Ok(Decision::Reject(Rejection::DiskFull))).is_err());
         assert_eq!(window.done, 20, "what could not be stored is offered again");
     }
 }

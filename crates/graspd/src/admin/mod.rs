@@ -1,14 +1,16 @@
-//! What the operator's commands reach: a unix socket that only the operator can open, and what is done there.
+//! The admin API: a unix socket that only the user of the server can open, with one endpoint per command.
 //!
-//! - [`socket`]: listens, and hands every request to the function of its verb.
-//! - [`wire`]: what goes over it: requests, lines of an answer, complaints.
-//! - One file per verb or group of verbs. A verb is an `async fn(&Arc<Admin>, Request, Teller) -> Result<Value, Complaint>`,
-//!   named in [`answer`].
+//! - [`socket`]: accepts connections and starts one job per request. [`wire`]: requests, response lines and errors.
+//! - [`client`]: the client side, used by commands.
+//! - The other files: one per endpoint or group of endpoints. An endpoint is an async function of [`AdminState`], an
+//!   [`AdminRequest`] and a [`ResponseWriter`], listed in [`dispatch`].
 //!
-//! To add a verb: a file with its function, a line in [`answer`], and a command in [`crate::cli`] that calls it.
+//! Jobs run as tasks of the server's runtime; work that blocks runs on blocking threads. To add an endpoint, add a file
+//! with its function, a line in [`dispatch`], and a command in the `cli` folder that calls it.
 
 mod address;
 mod check;
+pub(crate) mod client;
 mod export;
 mod import;
 pub(crate) mod proxy_probe;
@@ -16,7 +18,7 @@ mod purgatory;
 mod relays;
 mod reload;
 mod repos;
-mod snapshot;
+pub(crate) mod snapshot;
 pub(crate) mod socket;
 mod status;
 pub(crate) mod wire;
@@ -24,84 +26,102 @@ pub(crate) mod wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::sync::io::Order;
+use grasp_core::sync::io::RelayCommand;
 use serde_json::Value;
 
-use self::wire::{Complaint, Request, Teller};
-use crate::fetch::driver::HuntDoor;
-use crate::http::router::House;
+use self::wire::{AdminError, AdminRequest, ResponseWriter};
+use crate::admin::proxy_probe::ProxyProbe;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::fetch::driver::FetchHandle;
+use crate::git::handlers::GitService;
+use crate::http::connection_limit::ConnectionLimit;
 use crate::reload::Reloader;
+use crate::sync::status::SyncHandle;
+use crate::web::status_cache::StatusCache;
+use crate::writer::queue::EventQueue;
+use grasp_store::Store;
 
-/// Does one thing that was asked for. What it returns is the last line of the answer.
-async fn answer(admin: &Arc<Admin>, request: Request, tell: Teller) -> Result<Value, Complaint> {
-    match request.verb() {
-        "address" => address::address(admin, request, tell).await,
-        "check" => check::check(admin, request, tell).await,
-        "export" => export::export(admin, request, tell).await,
-        "import" => import::import(admin, request, tell).await,
-        "snapshot" => snapshot::snapshot(admin, request, tell).await,
-        "status" => status::status(admin, request, tell).await,
-        "relays" => relays::list(admin, request, tell).await,
-        "relay_retry" => relays::order(admin, request, Order::Retry).await,
-        "relay_pause" => relays::order(admin, request, Order::Pause).await,
-        "relay_resume" => relays::order(admin, request, Order::Resume).await,
-        "relay_forget" => relays::order(admin, request, Order::Forget).await,
-        "sync" => relays::reconcile(admin, request, tell).await,
-        "repos" => repos::list(admin, request, tell).await,
-        "purgatory" => purgatory::list(admin, request, tell).await,
-        "purgatory_retry" => purgatory::retry(admin, request, tell).await,
-        "reload" => reload::reload(admin, request, tell).await,
-        "purgatory_drop" => purgatory::drop_one(admin, request, tell).await,
+/// Runs the endpoint of a request. Its result is the last line of the response.
+async fn dispatch(admin: &Arc<AdminState>, request: AdminRequest, writer: ResponseWriter) -> Result<Value, AdminError> {
+    match request.endpoint() {
+        "address" => address::address(admin, request, writer).await,
+        "check" => check::check(admin, request, writer).await,
+        "export" => export::export(admin, request, writer).await,
+        "import" => import::import(admin, request, writer).await,
+        "snapshot" => snapshot::snapshot(admin, request, writer).await,
+        "status" => status::status(admin, request, writer).await,
+        "relays" => relays::list(admin, request, writer).await,
+        "relay_retry" => relays::order(admin, request, RelayCommand::Retry).await,
+        "relay_pause" => relays::order(admin, request, RelayCommand::Pause).await,
+        "relay_resume" => relays::order(admin, request, RelayCommand::Resume).await,
+        "relay_forget" => relays::order(admin, request, RelayCommand::Forget).await,
+        "sync" => relays::reconcile(admin, request, writer).await,
+        "repos" => repos::list(admin, request, writer).await,
+        "purgatory" => purgatory::list(admin, request, writer).await,
+        "purgatory_retry" => purgatory::retry(admin, request, writer).await,
+        "reload" => reload::reload(admin, request, writer).await,
+        "purgatory_drop" => purgatory::drop_one(admin, request, writer).await,
         other => {
-            Err(Complaint::new("unknown_verb", format!("this server has no `{other}`; is it of another version?")))
+            let text = format!("this server has no endpoint `{other}`; does it have another version?");
+            Err(AdminError::new("unknown_verb", text))
         }
     }
 }
 
-/// The doors of a running server, for its operator.
-pub(crate) struct Admin {
-    /// What answers requests, with its settings, store, git house, desk and boards.
-    pub(crate) house: Arc<House>,
-    /// Where the search for git data is reached, if there is one.
-    pub(crate) hunt: Option<HuntDoor>,
-    /// Who reads settings again.
+/// The parts of a running server that endpoints use.
+pub(crate) struct AdminState {
+    /// The settings that the server was started with.
+    pub(crate) config: Config,
+    /// The id of the store, as NIP-11 shows it.
+    pub(crate) instance: String,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) line: Arc<EventQueue>,
+    pub(crate) git: Arc<GitService>,
+    pub(crate) status: Arc<StatusCache>,
+    pub(crate) places: Arc<ConnectionLimit>,
+    pub(crate) proxy_probe: Arc<ProxyProbe>,
+    /// `None` if sync is disabled.
+    pub(crate) sync: Option<SyncHandle>,
+    /// Handle of the fetch driver; `None` if sync is disabled.
+    pub(crate) hunt: Option<FetchHandle>,
+    /// Reads the settings again.
     pub(crate) reloader: Arc<Reloader>,
-    /// What is being done that must be alone. The lock is held for a look.
-    alone: Mutex<BTreeSet<&'static str>>,
+    /// Jobs that are running and exclude a second one of the same kind. The lock is never held across an await.
+    pub(crate) exclusive: Mutex<BTreeSet<&'static str>>,
 }
 
-impl Admin {
-    /// The doors of a server.
-    pub(crate) fn new(house: Arc<House>, hunt: Option<HuntDoor>, reloader: Arc<Reloader>) -> Arc<Self> {
-        Arc::new(Self { house, hunt, reloader, alone: Mutex::default() })
-    }
-
-    /// Begins something that must be alone, such as a backup, or complains that it is being done. It is over when the
-    /// guard is dropped.
-    pub(crate) fn alone(self: &Arc<Self>, what: &'static str) -> Result<Alone, Complaint> {
+impl AdminState {
+    /// Starts a job of which only one can run, such as a backup. It ends when the guard is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `busy` if such a job is running.
+    pub(crate) fn begin_exclusive(self: &Arc<Self>, what: &'static str) -> Result<ExclusiveJob, AdminError> {
         if self.lock().insert(what) {
-            return Ok(Alone { what, admin: self.clone() });
+            return Ok(ExclusiveJob { what, admin: self.clone() });
         }
-        Err(Complaint::new("busy", format!("{what} is running already; wait until it has ended")))
+        Err(AdminError::new("busy", format!("{what} is already running; wait until it has ended")))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
-        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+        self.exclusive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The desk did not answer.
-fn cannot() -> Complaint {
-    Complaint::new("failed", "the server cannot write at the moment, or goes down; `graspd status` may say why")
+/// The error for a writer that did not respond.
+fn writer_unavailable() -> AdminError {
+    AdminError::new("failed", "the server cannot write at the moment, or is shutting down; see `graspd status`")
 }
 
-/// Something that is being done alone.
-pub(crate) struct Alone {
+/// Guard of a job of which only one can run.
+pub(crate) struct ExclusiveJob {
     what: &'static str,
-    admin: Arc<Admin>,
+    admin: Arc<AdminState>,
 }
 
-impl Drop for Alone {
+impl Drop for ExclusiveJob {
     fn drop(&mut self) {
         self.admin.lock().remove(self.what);
     }

@@ -1,115 +1,122 @@
-//! What the operator's `graspd check` sends through the front, as it arrives here: from whom, and with which words about
-//! whom. Nothing is noted unless a check has asked for it through the admin socket, and only what shows its token.
+//! Records how the requests of `graspd check` arrive through the reverse proxy: peer address, client address, headers.
+//!
+//! Requests are recorded only after a check has registered a token through the admin socket, and only if they contain
+//! it.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use grasp_core::time::Moment;
+use grasp_core::time::MonoTime;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::http::body::Answer;
-use crate::http::router::with_type;
+use crate::http::body::HttpResponse;
+use crate::http::response::with_type;
 
-/// The header that shows the token.
+/// Header that contains the token.
 pub(crate) const HEADER: &str = "x-graspd-check";
 
-/// How long a check may take: it has a deadline for each of its questions.
-const WATCH_SECS: u64 = 300;
+/// Seconds for which a token is valid. Each request of a check has its own timeout.
+const PROBE_SECS: u64 = 300;
 
-/// Requests of one check that are noted: it sends four.
-const MOST: usize = 16;
+/// Maximum number of recorded requests of one check; a check sends four.
+const MAX_REQUESTS: usize = 16;
 
-/// Bytes of a check's body: it sends half of that.
+/// Maximum number of counted bytes of a body; a check sends half of that.
 const MAX_BODY: u64 = 16 << 20;
 
-/// How long such a body may take.
-const BODY_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for reading a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of a token, and of a header that is noted.
+/// Maximum length of a token and of a recorded header.
 const MAX_TEXT: usize = 256;
 
-/// What was seen of the check that runs, if one does. The lock is held for a look.
+/// The running check and its recorded requests. The lock is never held across an await.
 #[derive(Default)]
-pub(crate) struct Sightings {
-    watch: Mutex<Option<Watch>>,
+pub(crate) struct ProxyProbe {
+    active: Mutex<Option<ActiveProbe>>,
 }
 
-struct Watch {
+struct ActiveProbe {
     token: String,
-    until: Moment,
-    seen: Vec<Value>,
+    until: MonoTime,
+    requests: Vec<Value>,
 }
 
-impl Sightings {
-    /// Begins to look for requests with a token; whatever was looked for before is forgotten.
-    pub(crate) fn begin(&self, token: &str, now: Moment) {
+impl ProxyProbe {
+    /// Starts to record requests with a token. An earlier check is discarded.
+    pub(crate) fn start(&self, token: &str, now: MonoTime) {
         let token = token.chars().take(MAX_TEXT).collect();
-        *self.lock() = Some(Watch { token, until: now.plus_secs(WATCH_SECS), seen: Vec::new() });
+        *self.lock() = Some(ActiveProbe { token, until: now.plus_secs(PROBE_SECS), requests: Vec::new() });
     }
 
-    /// What was seen with a token.
-    pub(crate) fn seen(&self, token: &str) -> Vec<Value> {
-        self.lock().as_ref().filter(|watch| watch.token == token).map(|watch| watch.seen.clone()).unwrap_or_default()
+    /// Returns the recorded requests with a token.
+    pub(crate) fn requests(&self, token: &str) -> Vec<Value> {
+        self.lock()
+            .as_ref()
+            .filter(|active| active.token == token)
+            .map(|active| active.requests.clone())
+            .unwrap_or_default()
     }
 
-    /// Whether a request is a check's; then it is noted. `client` is whom it is taken to come from.
-    pub(crate) fn note(
+    /// Records a request if it belongs to the check, and returns whether it does. `client` returns the client address
+    /// that the server derives from the request.
+    pub(crate) fn record(
         &self,
         request: &Request<Incoming>,
         peer: IpAddr,
-        client: impl FnOnce() -> Client,
-        now: Moment,
+        client: impl FnOnce() -> ProbedClient,
+        now: MonoTime,
     ) -> bool {
-        let Some(shown) = text(request.headers(), HEADER) else { return false };
-        let mut watch = self.lock();
-        let Some(watch) = watch.as_mut().filter(|watch| watch.token == shown && now < watch.until) else {
+        let Some(shown) = header_text(request.headers(), HEADER) else { return false };
+        let mut active = self.lock();
+        let Some(active) = active.as_mut().filter(|active| active.token == shown && now < active.until) else {
             return false;
         };
-        if watch.seen.len() < MOST {
-            let Client { address, is_proxy } = client();
+        if active.requests.len() < MAX_REQUESTS {
+            let ProbedClient { address, is_proxy } = client();
             let headers = request.headers();
-            watch.seen.push(json!({
+            active.requests.push(json!({
                 "method": request.method().as_str(),
                 "peer": peer.to_canonical().to_string(),
                 "peer_is_trusted": is_proxy,
                 "client": address.to_canonical().to_string(),
-                "host": text(headers, header::HOST.as_str()),
-                "forwarded_for": text(headers, "x-forwarded-for"),
-                "upgrade": text(headers, header::UPGRADE.as_str()),
+                "host": header_text(headers, header::HOST.as_str()),
+                "forwarded_for": header_text(headers, "x-forwarded-for"),
+                "upgrade": header_text(headers, header::UPGRADE.as_str()),
             }));
         }
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Watch>> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<ActiveProbe>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whom a request is taken to come from.
-pub(crate) struct Client {
+/// Address that a request is attributed to.
+pub(crate) struct ProbedClient {
     pub(crate) address: IpAddr,
-    /// Whether the peer is a proxy that is believed.
+    /// Whether the peer is a trusted proxy.
     pub(crate) is_proxy: bool,
 }
 
-/// The values of a header, as one short text.
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+/// Joins the values of a header into one text of limited length.
+fn header_text(headers: &HeaderMap, name: &str) -> Option<String> {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     (!values.is_empty()).then(|| values.join(", ").chars().take(MAX_TEXT).collect())
 }
 
-/// Whether a check's request brings a body that is to be counted.
-pub(crate) fn brings_a_body(method: &Method) -> bool {
+/// Returns whether the body of a request of the check is counted.
+pub(crate) fn has_counted_body(method: &Method) -> bool {
     *method == Method::POST
 }
 
-/// Reads a check's body to its end and says how long it was.
-pub(crate) async fn count(request: Request<Incoming>) -> Answer {
+/// Reads a body to its end and responds with its length.
+pub(crate) async fn count_body(request: Request<Incoming>) -> HttpResponse {
     let mut body = request.into_body();
     let counting = async {
         let mut bytes = 0;
@@ -121,6 +128,6 @@ pub(crate) async fn count(request: Request<Incoming>) -> Answer {
         }
         bytes
     };
-    let bytes = tokio::time::timeout(BODY_PATIENCE, counting).await.ok();
+    let bytes = tokio::time::timeout(BODY_TIMEOUT, counting).await.ok();
     with_type(StatusCode::OK, "application/json", json!({ "graspd_check": { "bytes": bytes } }).to_string())
 }

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Admin;
-use super::wire::{Complaint, Request, Teller};
+use super::AdminState;
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
 
-/// Takes over what can change, and says what cannot. If anything is wrong, nothing changes.
-pub(super) async fn reload(admin: &Arc<Admin>, _: Request, _: Teller) -> Result<Value, Complaint> {
+/// Applies the settings that can change, and returns those that need a restart. If a setting is invalid, nothing
+/// changes.
+pub(super) async fn reload(admin: &Arc<AdminState>, _: AdminRequest, _: ResponseWriter) -> Result<Value, AdminError> {
     let reloader = admin.reloader.clone();
     match tokio::task::spawn_blocking(move || reloader.reload()).await {
         Ok(Ok(reloaded)) => {
             reloaded.log();
             Ok(reloaded.to_json())
         }
-        Ok(Err(errors)) => Err(Complaint::new("bad_settings", format!("the settings stay as they were: {errors}"))),
-        Err(_) => Err(Complaint::new("failed", "the settings could not be read again; the log may say why")),
+        Ok(Err(errors)) => Err(AdminError::new("bad_settings", format!("the settings are unchanged: {errors}"))),
+        Err(_) => Err(AdminError::new("failed", "the settings could not be read again; see the log of the server")),
     }
 }

@@ -1,34 +1,210 @@
 //! `snapshot`: everything at one moment, for as long as whoever asked listens.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow, bail};
+use grasp_core::nostr::hex;
+use grasp_git::backup::Links;
+use grasp_git::layout::Layout;
+use grasp_store::{StoreCounts, DiskSpace, Store};
 use serde_json::{Value, json};
 
-use super::Admin;
-use super::wire::{Complaint, Gone, Request, Teller};
-use crate::backup::snapshot;
-use crate::backup::snapshot::Served;
+use super::AdminState;
+use super::wire::{AdminError, AdminRequest, JobCancelled, ResponseWriter};
+use crate::config::{Config, EventPolicy};
+
+/// Receives the progress of a long operation: what is done, how much of it, and how much there is if that is known. An error
+/// stops the operation.
+pub(crate) type ProgressFn<'t> = dyn FnMut(&str, u64, Option<u64>) -> Result<()> + 't;
 
 /// Links all git data and copies the store, says where, and removes it when the client hangs up. Pushes and events go on;
 /// what would remove git data waits while links are made.
-pub(super) async fn snapshot(admin: &Arc<Admin>, _: Request, tell: Teller) -> Result<Value, Complaint> {
-    let _alone = admin.alone("a backup or a verification")?;
-    let (store, layout) = (admin.house.rooms.store.clone(), admin.house.git.layout.clone());
-    let config = &admin.house.config;
-    let (means, teller) = ((Served::of(config), config.store_reserve_bytes), tell.clone());
+pub(super) async fn snapshot(
+    admin: &Arc<AdminState>,
+    _: AdminRequest,
+    writer: ResponseWriter,
+) -> Result<Value, AdminError> {
+    let _exclusive = admin.begin_exclusive("a backup or a verification")?;
+    let (store, layout) = (admin.store.clone(), admin.git.layout.clone());
+    let config = &admin.config;
+    let (service_and_reserve, progress_writer) =
+        ((ServiceSettings::from_config(config), config.store_reserve_bytes), writer.clone());
     let work = move || {
-        let gone = |_: Gone| anyhow!("nobody waits for it any more");
-        let wanted = || teller.is_wanted().map_err(gone);
-        let mut told = |what: &str, done, total| teller.progress_blocking(what, done, total).map_err(gone);
-        snapshot::take(&store, &layout, means, &wanted, &mut told)
+        let cancelled = |_: JobCancelled| anyhow!("nobody waits for it any more");
+        let check_wanted = || progress_writer.check_open().map_err(cancelled);
+        let mut on_progress =
+            |what: &str, done, total| progress_writer.send_progress_blocking(what, done, total).map_err(cancelled);
+        take_snapshot(&store, &layout, service_and_reserve, &check_wanted, &mut on_progress)
     };
-    let failed = |problem: String| Complaint::new("failed", problem);
-    let taken = tokio::task::spawn_blocking(work).await.map_err(|problem| failed(problem.to_string()))?;
-    let taken = taken.map_err(|problem| failed(format!("{problem:#}")))?;
-    tell.item(taken.scene(config).value()).await?;
-    tell.unwanted().await;
+    let failed = |problem: String| AdminError::new("failed", problem);
+    let snapshot = tokio::task::spawn_blocking(work).await.map_err(|problem| failed(problem.to_string()))?;
+    let snapshot = snapshot.map_err(|problem| failed(format!("{problem:#}")))?;
+    writer.send_item(snapshot.info(config).to_json()).await?;
+    writer.closed().await;
     // There may be many files to be removed.
-    let _ = tokio::task::spawn_blocking(move || drop(taken)).await;
+    let _ = tokio::task::spawn_blocking(move || drop(snapshot)).await;
     Ok(json!({}))
+}
+
+/// A moment that this process has made. Dropping it removes it.
+pub(crate) struct Snapshot {
+    links: Links,
+    counts: StoreCounts,
+    store: String,
+    service: ServiceSettings,
+}
+
+/// What the data means: whoever looks at it may have other settings than the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ServiceSettings {
+    /// The name of the service, and the path below it.
+    pub(crate) domain: String,
+    pub(crate) base_path: String,
+    /// Whether it is a general relay.
+    pub(crate) is_open_relay: bool,
+    /// Whether listed maintainers must list back.
+    pub(crate) strict_maintainers: bool,
+    /// Whether there are submissions.
+    pub(crate) submissions: bool,
+}
+
+/// A moment on the disk: `events/` and `git/` in one folder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SnapshotInfo {
+    /// The folder.
+    pub(crate) folder: PathBuf,
+    /// ServiceSettings events.
+    pub(crate) served: u64,
+    /// Held events.
+    pub(crate) held: u64,
+    /// The last sequence number.
+    pub(crate) last_seq: u64,
+    /// Repositories with git data.
+    pub(crate) repositories: u64,
+    /// The id of the store.
+    pub(crate) store: String,
+    /// The file of the owner's key, if there is one.
+    pub(crate) key: Option<PathBuf>,
+    /// What it means.
+    pub(crate) service: ServiceSettings,
+}
+
+/// Makes a moment: links to all git data and a copy of the store. While links are made somebody may wait for it, so that
+/// nobody is told of them, but it stops when it is not `wanted`.
+pub(crate) fn take_snapshot(
+    store: &Store,
+    layout: &Layout,
+    (service, reserve): (ServiceSettings, u64),
+    check_wanted: &dyn Fn() -> Result<()>,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<Snapshot> {
+    let needed = store.file_bytes()?.saturating_add(reserve);
+    let free = DiskSpace::read(layout.root())?.free;
+    if free < needed {
+        bail!(
+            "the copy of the event store needs {needed} bytes on the disk of {}, {free} are free",
+            layout.root().display()
+        );
+    }
+    on_progress("linking repositories", 0, None)?;
+    // In this order: see `grasp_git::backup`.
+    let removals_held = layout.hold_removals();
+    let store_snapshot = store.snapshot()?;
+    let links = removals_held.link_all(|_| check_wanted())?;
+    drop(removals_held);
+    let counts = store_snapshot.counts()?;
+    let events = links.folder().join("events");
+    std::fs::create_dir(&events)?;
+    store_snapshot.copy_to(&events, |done| on_progress("copying rows of the event store", done, Some(counts.rows)))?;
+    Ok(Snapshot { links, counts, store: hex::encode(&store_snapshot.store_id()), service })
+}
+
+impl Snapshot {
+    /// What others must know of it.
+    pub(crate) fn info(&self, config: &Config) -> SnapshotInfo {
+        SnapshotInfo {
+            folder: self.links.folder().to_owned(),
+            served: self.counts.served,
+            held: self.counts.held,
+            last_seq: self.counts.last_seq,
+            repositories: self.links.repositories,
+            store: self.store.clone(),
+            key: Some(config.owner_file()).filter(|key| key.exists()),
+            service: self.service.clone(),
+        }
+    }
+}
+
+impl ServiceSettings {
+    /// As the settings say.
+    pub(crate) fn from_config(config: &Config) -> Self {
+        Self {
+            domain: config.domain.clone(),
+            base_path: config.base_path.clone(),
+            is_open_relay: matches!(config.policy, EventPolicy::Open),
+            strict_maintainers: config.strict_maintainers,
+            submissions: config.submissions,
+        }
+    }
+
+    /// Makes settings mean the same.
+    pub(crate) fn apply_to(&self, config: &mut Config) {
+        config.domain.clone_from(&self.domain);
+        config.base_path.clone_from(&self.base_path);
+        config.policy = if self.is_open_relay { EventPolicy::Open } else { EventPolicy::Grasp };
+        config.strict_maintainers = self.strict_maintainers;
+        config.submissions = self.submissions;
+    }
+
+    /// As it is told and written.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "domain": self.domain,
+            "base_path": self.base_path,
+            "open": self.is_open_relay,
+            "strict_maintainers": self.strict_maintainers,
+            "submissions": self.submissions,
+        })
+    }
+
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        Some(Self {
+            domain: value["domain"].as_str()?.to_owned(),
+            base_path: value["base_path"].as_str()?.to_owned(),
+            is_open_relay: value["open"].as_bool()?,
+            strict_maintainers: value["strict_maintainers"].as_bool()?,
+            submissions: value["submissions"].as_bool()?,
+        })
+    }
+}
+
+impl SnapshotInfo {
+    /// As it goes over the admin socket.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "folder": self.folder,
+            "served": self.served,
+            "held": self.held,
+            "last_seq": self.last_seq,
+            "repositories": self.repositories,
+            "store": self.store,
+            "key": self.key,
+            "service": self.service.to_json(),
+        })
+    }
+
+    /// Reads it back.
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        Some(Self {
+            folder: PathBuf::from(value["folder"].as_str()?),
+            served: value["served"].as_u64()?,
+            held: value["held"].as_u64()?,
+            last_seq: value["last_seq"].as_u64()?,
+            repositories: value["repositories"].as_u64()?,
+            store: value["store"].as_str()?.to_owned(),
+            key: value["key"].as_str().map(PathBuf::from),
+            service: ServiceSettings::from_json(&value["service"])?,
+        })
+    }
 }

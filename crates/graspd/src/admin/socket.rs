@@ -1,4 +1,4 @@
-//! The admin socket: a file that only the server's own user can open.
+//! The admin socket: a unix socket that only the user of the server can open.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,79 +21,83 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
-use super::wire::{Request, Teller};
-use super::{Admin, answer};
-use crate::http::body::{Answer, Reply};
-use crate::http::router::status;
+use super::wire::{AdminRequest, ResponseWriter};
+use super::{AdminState, dispatch};
+use crate::http::body::{HttpResponse, ResponseBody};
+use crate::http::response::status;
 use crate::http::server::{BREATH, departure};
 
-/// Connections at the same time: an operator with a few scripts.
+/// Maximum number of simultaneous connections: enough for an operator with a few scripts.
 const MAX_CONNECTIONS: usize = 16;
 
-/// What nobody but the owner may do with a socket.
-const PRIVATE: Mode = Mode::from_raw_mode(0o177);
+/// Umask that makes the socket accessible for its owner only.
+const SOCKET_UMASK: Mode = Mode::from_raw_mode(0o177);
 
-/// The socket, bound. Dropping it removes the file.
+/// The bound socket. Dropping it removes the file.
 pub(crate) struct AdminSocket {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl AdminSocket {
-    /// Takes the place. The data folder must be locked by this process, so that a file that nobody answers at was left
-    /// behind by a server that has ended. It must be called before the server has threads that make files, because the mode
-    /// of new files is the process's for a moment.
+    /// Binds the socket. This process must hold the lock of the data folder, so that a socket file without a listener
+    /// is known to be left over from an earlier server. Must be called before the server has threads that create files,
+    /// because it changes the umask of the process for a moment.
     pub(crate) fn bind(path: &Path) -> Result<Self> {
-        make_room(path).with_context(|| format!("cannot make the admin socket {}", path.display()))?;
-        let before = umask(PRIVATE);
+        remove_stale_socket(path).with_context(|| format!("cannot create the admin socket {}", path.display()))?;
+        let before = umask(SOCKET_UMASK);
         let listener = UnixListener::bind(path);
         umask(before);
         let listener = listener.with_context(|| {
-            format!("cannot make the admin socket {}; set NGIT_ADMIN_SOCKET to another path, or to off", path.display())
+            format!(
+                "cannot create the admin socket {}; set NGIT_ADMIN_SOCKET to another path, or to off",
+                path.display()
+            )
         })?;
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Answers until the server goes down, then until what was begun has come to a safe place.
-    pub(crate) async fn run(self, admin: Arc<Admin>, mut leaving: watch::Receiver<bool>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let down = leaving.clone();
-        let (alive, mut all_gone) = mpsc::channel(1);
+    /// Accepts connections until the server shuts down, and then waits until running jobs have stopped.
+    pub(crate) async fn run(self, admin: Arc<AdminState>, mut shutdown_signal: watch::Receiver<bool>) {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let shutdown_signal2 = shutdown_signal.clone();
+        let (job_guard, mut all_jobs_done) = mpsc::channel(1);
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
-                () = departure(&mut leaving) => break,
+                () = departure(&mut shutdown_signal) => break,
             };
-            match (accepted, places.clone().try_acquire_owned()) {
+            match (accepted, permits.clone().try_acquire_owned()) {
                 (Ok((stream, _)), Ok(permit)) => {
-                    let (admin, leaving, alive) = (admin.clone(), down.clone(), alive.clone());
+                    let (admin, shutdown_signal, job_guard) =
+                        (admin.clone(), shutdown_signal2.clone(), job_guard.clone());
                     tokio::spawn(async move {
                         let _permit = permit;
-                        Conversation { admin, leaving, alive }.hold(stream).await;
+                        AdminConnection { admin, shutdown_signal, job_guard }.serve(stream).await;
                     });
                 }
-                (Ok(_), Err(_)) => warn!("turned a command away: {MAX_CONNECTIONS} are at work already"),
+                (Ok(_), Err(_)) => warn!(limit = MAX_CONNECTIONS, "admin connection limit reached"),
                 (Err(problem), _) => {
-                    warn!(%problem, "cannot accept commands for the moment");
+                    warn!(%problem, "cannot accept an admin connection");
                     tokio::time::sleep(BREATH).await;
                 }
             }
         }
-        drop(alive);
-        let _: Option<()> = all_gone.recv().await;
+        drop(job_guard);
+        let _: Option<()> = all_jobs_done.recv().await;
     }
 }
 
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         if let Err(problem) = std::fs::remove_file(&self.path) {
-            debug!(%problem, "the admin socket is gone already");
+            debug!(%problem, "cannot remove the admin socket");
         }
     }
 }
 
-/// Removes what an earlier server has left, and nothing else.
-fn make_room(path: &Path) -> Result<()> {
+/// Removes the socket of an earlier server, and nothing else.
+fn remove_stale_socket(path: &Path) -> Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -103,68 +107,69 @@ fn make_room(path: &Path) -> Result<()> {
         Err(problem) => return Err(problem.into()),
     };
     if !found.file_type().is_socket() {
-        bail!("there is something else of that name; set NGIT_ADMIN_SOCKET to another path, or to off");
+        bail!("the file exists and is not a socket; set NGIT_ADMIN_SOCKET to another path, or to off");
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        bail!("another server answers there; give this one its own NGIT_ADMIN_SOCKET");
+        bail!("another server is listening there; give this one its own NGIT_ADMIN_SOCKET");
     }
     Ok(std::fs::remove_file(path)?)
 }
 
-/// What answers at one connection.
+/// One connection.
 #[derive(Clone)]
-struct Conversation {
-    admin: Arc<Admin>,
-    leaving: watch::Receiver<bool>,
-    /// Closed when the last job has ended.
-    alive: mpsc::Sender<()>,
+struct AdminConnection {
+    admin: Arc<AdminState>,
+    shutdown_signal: watch::Receiver<bool>,
+    /// Dropped when the job has ended, so that shutdown can wait for the last one.
+    job_guard: mpsc::Sender<()>,
 }
 
-impl Conversation {
-    /// Answers until the client hangs up. Nobody is hurried: a job may have nothing to say for a long time.
-    async fn hold(self, stream: UnixStream) {
-        let mut leaving = self.leaving.clone();
+impl AdminConnection {
+    /// Serves requests until the client disconnects. There is no timeout, because a job may send nothing for a long
+    /// time.
+    async fn serve(self, stream: UnixStream) {
+        let mut shutdown_signal = self.shutdown_signal.clone();
         let service = service_fn(move |request| {
-            let conversation = self.clone();
-            async move { Ok::<_, Infallible>(conversation.one(request)) }
+            let connection_handler = self.clone();
+            async move { Ok::<_, Infallible>(connection_handler.handle(request)) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_secs(limits::HANDSHAKE_SECS))
+            .header_read_timeout(Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS))
             .serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        let mut staying = true;
+        let mut is_open = true;
         let ended = loop {
             tokio::select! {
                 ended = connection.as_mut() => break ended,
-                () = departure(&mut leaving), if staying => {
-                    staying = false;
+                () = departure(&mut shutdown_signal), if is_open => {
+                    is_open = false;
                     connection.as_mut().graceful_shutdown();
                 }
             }
         };
         if let Err(problem) = ended {
-            debug!(%problem, "a command's connection ended badly");
+            debug!(%problem, "admin connection failed");
         }
     }
 
-    /// Begins one job. It goes on by itself, and ends when nobody wants it any more.
-    fn one(self, request: hyper::Request<Incoming>) -> Answer {
+    /// Starts the job of one request. It runs as its own task, and stops when the client disconnects.
+    fn handle(self, request: hyper::Request<Incoming>) -> HttpResponse {
         if *request.method() != Method::POST {
-            return status(StatusCode::METHOD_NOT_ALLOWED, "commands are posted\n");
+            return status(StatusCode::METHOD_NOT_ALLOWED, "use POST\n");
         }
-        let request = Request::new(request);
-        debug!(verb = request.verb(), "a command");
-        let (feed, body) = Reply::stream();
-        let tell = Teller::new(feed, self.leaving.clone());
+        let request = AdminRequest::new(request);
+        debug!(endpoint = request.endpoint(), "a command");
+        let (body_sender, body) = ResponseBody::stream();
+        let writer = ResponseWriter::new(body_sender, self.shutdown_signal.clone());
         tokio::spawn(async move {
-            let Self { admin, alive, .. } = self;
-            let end = answer(&admin, request, tell.clone()).await;
-            tell.end(end).await;
-            drop(alive);
+            let Self { admin, job_guard, .. } = self;
+            let result = dispatch(&admin, request, writer.clone()).await;
+            writer.finish(result).await;
+            drop(job_guard);
         });
-        let mut answer = Response::new(body);
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-        answer
+        let mut response = Response::new(body);
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        response
     }
 }

@@ -1,13 +1,13 @@
-//! `status`: how the server is.
+//! `status`: the state of the server.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Admin;
-use super::wire::{Complaint, Request, Teller};
+use super::AdminState;
+use super::wire::{AdminError, AdminRequest, ResponseWriter};
 
-/// What `/status.json` says, wherever that can be read.
-pub(super) async fn status(admin: &Arc<Admin>, _: Request, _: Teller) -> Result<Value, Complaint> {
-    Ok(admin.house.status.value(&admin.house))
+/// Returns the document of `/status.json`, even if that is not public.
+pub(super) async fn status(admin: &Arc<AdminState>, _: AdminRequest, _: ResponseWriter) -> Result<Value, AdminError> {
+    Ok(admin.status.value())
 }

@@ -1,11 +1,11 @@
-//! What goes over the admin socket.
+//! The protocol of the admin socket.
 //!
-//! HTTP/1.1: `POST /<verb>` with a JSON object, or with a streamed body whose arguments stand in the query. The answer is a
-//! line of JSON at a time, each an object with one key:
+//! HTTP/1.1: `POST /<endpoint>` with a JSON object as body, or with a stream as body and the arguments in the query.
+//! The response consists of lines of JSON, each an object with one key:
 //!
 //! ```text
-//! {"progress":{"what":"reading events","done":1000,"total":5000}}      any number of times; total may be null
-//! {"item":{…}}                                                         a row of a long list
+//! {"progress":{"what":"reading events","done":1000,"total":5000}}      any number of times; total can be null
+//! {"item":{…}}                                                         an item of a list
 //! {"done":{…}}    or    {"error":{"code":"busy","text":"…"}}           the last line
 //! ```
 
@@ -17,33 +17,33 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::http::body::Feed;
+use crate::http::body::BodySender;
 
-/// Bytes of a request's JSON: arguments of a command.
+/// Maximum number of bytes of the arguments.
 const MAX_ARGUMENTS: usize = 1 << 20;
 
-/// What was asked for.
-pub(crate) struct Request {
-    verb: String,
+/// A request.
+pub(crate) struct AdminRequest {
+    endpoint: String,
     query: String,
     body: Incoming,
 }
 
-impl Request {
+impl AdminRequest {
     pub(super) fn new(request: hyper::Request<Incoming>) -> Self {
-        let verb = request.uri().path().trim_start_matches('/').to_owned();
+        let endpoint = request.uri().path().trim_start_matches('/').to_owned();
         let query = request.uri().query().unwrap_or_default().to_owned();
-        Self { verb, query, body: request.into_body() }
+        Self { endpoint, query, body: request.into_body() }
     }
 
-    /// What is to be done.
-    pub(crate) fn verb(&self) -> &str {
-        &self.verb
+    /// Returns the name of the endpoint.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
-    /// The arguments, from the body. Nothing is an empty object.
-    pub(crate) async fn arguments(self) -> Result<Value, Complaint> {
-        let wrong = |why: String| Complaint::new("bad_request", format!("cannot read the request: {why}"));
+    /// Reads the arguments from the body. An empty body is an empty object.
+    pub(crate) async fn arguments(self) -> Result<Value, AdminError> {
+        let wrong = |why: String| AdminError::new("bad_request", format!("cannot read the request: {why}"));
         let body = Limited::new(self.body, MAX_ARGUMENTS).collect().await.map_err(|why| wrong(why.to_string()))?;
         let body = body.to_bytes();
         if body.is_empty() {
@@ -52,131 +52,133 @@ impl Request {
         serde_json::from_slice(&body).map_err(|why| wrong(why.to_string()))
     }
 
-    /// An argument from the query, for a request whose body is a stream. It is taken as it is, so it can have no `&`.
+    /// Returns an argument from the query, for a request whose body is a stream. It is not decoded, so it cannot
+    /// contain `&`.
     pub(crate) fn query(&self, name: &str) -> Option<&str> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The body as a stream.
+    /// Returns the body as a stream.
     pub(crate) fn into_body(self) -> Incoming {
         self.body
     }
 }
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug)]
-pub(crate) struct Complaint {
-    /// A word for programs: `bad_request`, `not_found`, `busy`, `failed`, `gone`, `going_down`, `unknown_verb`.
+pub(crate) struct AdminError {
+    /// Machine-readable code: `bad_request`, `not_found`, `busy`, `failed`, `gone`, `going_down`, `unknown_verb` and
+    /// others.
     pub(crate) code: &'static str,
-    /// A sentence for people, without a full stop.
+    /// A sentence for the operator, without a full stop.
     pub(crate) text: String,
 }
 
-impl Complaint {
-    /// A complaint with a word and a sentence.
+impl AdminError {
+    /// An error with a code and a sentence.
     pub(crate) fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for AdminError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl From<Gone> for Complaint {
-    fn from(gone: Gone) -> Self {
+impl From<JobCancelled> for AdminError {
+    fn from(gone: JobCancelled) -> Self {
         match gone {
-            Gone::Client => Self::new("gone", "whoever asked has hung up"),
-            Gone::Server => Self::new("going_down", "the server is going down"),
+            JobCancelled::ClientDisconnected => Self::new("gone", "the client has disconnected"),
+            JobCancelled::ServerStopping => Self::new("going_down", "the server is shutting down"),
         }
     }
 }
 
-/// Nobody waits for the rest: a job stops at the next safe place.
+/// Why a job must stop at the next safe point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Gone {
-    /// The client has hung up.
-    Client,
-    /// The server goes down.
-    Server,
+pub(crate) enum JobCancelled {
+    /// The client has disconnected.
+    ClientDisconnected,
+    /// The server is shutting down.
+    ServerStopping,
 }
 
-/// Where a job tells how it goes. Telling waits for a slow reader, and fails when nobody waits for the job any more.
+/// Sends the lines of a response. Sending waits for a slow client, and fails when the job is cancelled.
 #[derive(Clone)]
-pub(crate) struct Teller {
-    feed: Feed,
-    leaving: watch::Receiver<bool>,
+pub(crate) struct ResponseWriter {
+    sender: BodySender,
+    shutdown: watch::Receiver<bool>,
 }
 
-impl Teller {
-    pub(super) fn new(feed: Feed, leaving: watch::Receiver<bool>) -> Self {
-        Self { feed, leaving }
+impl ResponseWriter {
+    pub(super) fn new(sender: BodySender, shutdown: watch::Receiver<bool>) -> Self {
+        Self { sender, shutdown }
     }
 
-    /// How far something is, and how much it is in all if that is known.
-    pub(crate) async fn progress(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), Gone> {
-        self.line(&progress(what, done, total)).await
+    /// Sends the progress of the job; the total is `None` if it is not known.
+    pub(crate) async fn send_progress(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), JobCancelled> {
+        self.write_line(&progress_line(what, done, total)).await
     }
 
-    /// A row of a list.
-    pub(crate) async fn item(&self, item: Value) -> Result<(), Gone> {
-        self.line(&json!({ "item": item })).await
+    /// Sends an item of a list.
+    pub(crate) async fn send_item(&self, item: Value) -> Result<(), JobCancelled> {
+        self.write_line(&json!({ "item": item })).await
     }
 
-    /// The same as [`Teller::progress`], for threads that may block.
-    pub(crate) fn progress_blocking(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), Gone> {
-        self.line_blocking(&progress(what, done, total))
+    /// Same as [`ResponseWriter::send_progress`], for threads that may block.
+    pub(crate) fn send_progress_blocking(&self, what: &str, done: u64, total: Option<u64>) -> Result<(), JobCancelled> {
+        self.write_line_blocking(&progress_line(what, done, total))
     }
 
-    /// The same as [`Teller::item`], for threads that may block.
-    pub(crate) fn item_blocking(&self, item: Value) -> Result<(), Gone> {
-        self.line_blocking(&json!({ "item": item }))
+    /// Same as [`ResponseWriter::send_item`], for threads that may block.
+    pub(crate) fn send_item_blocking(&self, item: Value) -> Result<(), JobCancelled> {
+        self.write_line_blocking(&json!({ "item": item }))
     }
 
-    /// Whether somebody waits for the job. For loops that have nothing to tell.
-    pub(crate) fn is_wanted(&self) -> Result<(), Gone> {
-        if *self.leaving.borrow() {
-            return Err(Gone::Server);
+    /// Returns an error if the job is cancelled, for loops that send nothing.
+    pub(crate) fn check_open(&self) -> Result<(), JobCancelled> {
+        if *self.shutdown.borrow() {
+            return Err(JobCancelled::ServerStopping);
         }
-        if self.feed.is_closed() { Err(Gone::Client) } else { Ok(()) }
+        if self.sender.is_closed() { Err(JobCancelled::ClientDisconnected) } else { Ok(()) }
     }
 
-    /// Resolves when nobody waits for the job any more. For jobs that wait for something themselves.
-    pub(crate) async fn unwanted(&self) -> Gone {
-        let mut leaving = self.leaving.clone();
+    /// Waits until the job is cancelled, for jobs that wait for something else at the same time.
+    pub(crate) async fn closed(&self) -> JobCancelled {
+        let mut shutdown = self.shutdown.clone();
         tokio::select! {
-            _ = leaving.wait_for(|leaving| *leaving) => Gone::Server,
-            () = self.feed.closed() => Gone::Client,
+            _ = shutdown.wait_for(|shutdown| *shutdown) => JobCancelled::ServerStopping,
+            () = self.sender.closed() => JobCancelled::ClientDisconnected,
         }
     }
 
-    async fn line(&self, line: &Value) -> Result<(), Gone> {
-        self.is_wanted()?;
-        self.feed.send(Ok(bytes(line))).await.map_err(|_| Gone::Client)
+    async fn write_line(&self, line: &Value) -> Result<(), JobCancelled> {
+        self.check_open()?;
+        self.sender.send(Ok(line_bytes(line))).await.map_err(|_| JobCancelled::ClientDisconnected)
     }
 
-    fn line_blocking(&self, line: &Value) -> Result<(), Gone> {
-        self.is_wanted()?;
-        self.feed.blocking_send(Ok(bytes(line))).map_err(|_| Gone::Client)
+    fn write_line_blocking(&self, line: &Value) -> Result<(), JobCancelled> {
+        self.check_open()?;
+        self.sender.blocking_send(Ok(line_bytes(line))).map_err(|_| JobCancelled::ClientDisconnected)
     }
 
-    /// The last line. It is said to whoever still listens, also when the server goes down.
-    pub(super) async fn end(self, end: Result<Value, Complaint>) {
-        let line = match end {
+    /// Sends the last line, even during shutdown.
+    pub(super) async fn finish(self, result: Result<Value, AdminError>) {
+        let line = match result {
             Ok(done) => json!({ "done": done }),
-            Err(Complaint { code, text }) => json!({ "error": { "code": code, "text": text } }),
+            Err(AdminError { code, text }) => json!({ "error": { "code": code, "text": text } }),
         };
-        let _: Result<(), _> = self.feed.send(io::Result::Ok(bytes(&line))).await;
+        let _: Result<(), _> = self.sender.send(io::Result::Ok(line_bytes(&line))).await;
     }
 }
 
-fn progress(what: &str, done: u64, total: Option<u64>) -> Value {
+fn progress_line(what: &str, done: u64, total: Option<u64>) -> Value {
     json!({ "progress": { "what": what, "done": done, "total": total } })
 }
 
-fn bytes(line: &Value) -> Bytes {
+fn line_bytes(line: &Value) -> Bytes {
     Bytes::from(format!("{line}\n"))
 }

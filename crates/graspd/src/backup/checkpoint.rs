@@ -10,10 +10,10 @@ use grasp_git::backup::Sealer;
 use serde_json::{Value, json};
 
 /// Bytes at the beginning of a file that tell it from others.
-const HEAD: u64 = 64 << 10;
+const HEAD_BYTES: u64 = 64 << 10;
 
 /// A file with another ending behind its name.
-pub(super) fn beside(file: &Path, ending: &str) -> PathBuf {
+pub(super) fn sibling_path(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
@@ -31,25 +31,25 @@ pub(super) fn read(path: &Path) -> Result<Option<Value>> {
 }
 
 /// What tells a file of at most so many bytes from others, also when more has been written to it since.
-pub(super) fn mark(file: &Path, bytes: u64) -> io::Result<Value> {
+pub(super) fn fingerprint(file: &Path, bytes: u64) -> io::Result<Value> {
     let file = File::open(file)?;
     let bytes = bytes.min(file.metadata()?.len());
     let mut head = Vec::new();
-    file.take(bytes.min(HEAD)).read_to_end(&mut head)?;
+    file.take(bytes.min(HEAD_BYTES)).read_to_end(&mut head)?;
     let mut sealer = Sealer::new(Path::new(""));
     sealer.take(&head);
     Ok(json!({ "bytes": bytes, "head": sealer.finish()?.to_string() }))
 }
 
 /// Whether a note with a mark is about this file, and not about another one of the same name.
-pub(super) fn is_of(noted: &Value, file: &Path) -> bool {
-    let bytes = noted["file"]["bytes"].as_u64().unwrap_or(0);
-    mark(file, bytes).is_ok_and(|mark| mark == noted["file"])
+pub(super) fn matches_file(checkpoint: &Value, file: &Path) -> bool {
+    let bytes = checkpoint["file"]["bytes"].as_u64().unwrap_or(0);
+    fingerprint(file, bytes).is_ok_and(|fingerprint| fingerprint == checkpoint["file"])
 }
 
 /// Notes something: the old note or the new one is there, whatever happens.
 pub(super) fn write(path: &Path, value: &Value) -> Result<()> {
-    let draft = beside(path, ".new");
+    let draft = sibling_path(path, ".new");
     let mut file = File::create(&draft).with_context(|| format!("cannot write {}", draft.display()))?;
     file.write_all(value.to_string().as_bytes())?;
     file.sync_all()?;

@@ -12,54 +12,59 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::checkpoint;
-use crate::cli::call::{Body, Line};
-use crate::cli::progress::Progress;
-use crate::cli::{Context, Failure};
+use super::progress::Progress;
+use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
 
 /// How often it is noted how far it is.
-const NOTE: Duration = Duration::from_secs(2);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Where events go.
-pub(crate) struct Output {
+pub(crate) struct EventExport {
     out: Box<dyn Write>,
     /// The file, where it is, and the note beside it; nothing for standard output.
-    kept: Option<(File, PathBuf, PathBuf)>,
+    file: Option<(File, PathBuf, PathBuf)>,
     /// What is asked for: an export that goes on must ask for the same.
-    wanted: Value,
+    filter: Value,
     /// The store that the sequence numbers are of, once it is known.
     store: Option<String>,
     /// Everything up to this sequence number is written...
     seq: u64,
     /// ...in so many bytes.
     bytes: u64,
-    noted: Instant,
+    saved_at: Instant,
 }
 
-impl Output {
+impl EventExport {
     /// Standard output.
-    pub(crate) fn standard(wanted: Value, after: u64) -> Self {
+    pub(crate) fn to_stdout(filter: Value, after: u64) -> Self {
         let out = Box::new(BufWriter::new(std::io::stdout()));
-        Self { out, kept: None, wanted, store: None, seq: after, bytes: 0, noted: Instant::now() }
+        Self { out, file: None, filter, store: None, seq: after, bytes: 0, saved_at: Instant::now() }
     }
 
     /// A file: a new one, or one that goes on.
-    pub(crate) fn file(path: &Path, wanted: Value, resume: bool) -> Result<Self> {
-        let beside = checkpoint::beside(path, ".graspd-progress");
-        let noted = if resume { checkpoint::read(&beside)? } else { None };
-        let (seq, bytes) = match &noted {
-            Some(noted) => {
-                if noted["wanted"] != wanted {
-                    bail!("{} was begun with other conditions: {}", path.display(), noted["wanted"]);
+    pub(crate) fn to_file(path: &Path, filter: Value, resume: bool) -> Result<Self> {
+        let checkpoint_path = checkpoint::sibling_path(path, ".graspd-progress");
+        let saved = if resume { checkpoint::read(&checkpoint_path)? } else { None };
+        let (seq, bytes) = match &saved {
+            Some(saved) => {
+                if saved["wanted"] != filter {
+                    bail!("{} was begun with other conditions: {}", path.display(), saved["wanted"]);
                 }
-                if !checkpoint::is_of(noted, path) {
-                    bail!("{} is another file than {} speaks of: begin anew", path.display(), beside.display());
+                if !checkpoint::matches_file(saved, path) {
+                    bail!(
+                        "{} is another file than {} speaks of: begin anew",
+                        path.display(),
+                        checkpoint_path.display()
+                    );
                 }
-                (noted["seq"].as_u64().unwrap_or(0), noted["bytes"].as_u64().unwrap_or(0))
+                (saved["seq"].as_u64().unwrap_or(0), saved["bytes"].as_u64().unwrap_or(0))
             }
-            None if resume && path.exists() => bail!("{} is not there: nothing says how far it is", beside.display()),
+            None if resume && path.exists() => {
+                bail!("{} is not there: nothing says how far it is", checkpoint_path.display())
+            }
             None => (0, 0),
         };
-        let open = if noted.is_some() {
+        let open = if saved.is_some() {
             OpenOptions::new().write(true).open(path)
         } else {
             OpenOptions::new().write(true).create_new(true).open(path)
@@ -69,20 +74,28 @@ impl Output {
         file.set_len(bytes)?;
         file.seek(SeekFrom::End(0))?;
         let out = Box::new(BufWriter::new(file.try_clone()?));
-        let store = noted.and_then(|noted| Some(noted["store"].as_str()?.to_owned()));
-        Ok(Self { out, kept: Some((file, path.to_owned(), beside)), wanted, store, seq, bytes, noted: Instant::now() })
+        let store = saved.and_then(|saved| Some(saved["store"].as_str()?.to_owned()));
+        Ok(Self {
+            out,
+            file: Some((file, path.to_owned(), checkpoint_path)),
+            filter,
+            store,
+            seq,
+            bytes,
+            saved_at: Instant::now(),
+        })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
+    fn write(&mut self, text: &str) -> Result<(), CommandError> {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n"));
         written.map_err(|problem| match problem.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure::Unread,
-            _ => Failure::Failed(format!("cannot write: {problem}")),
+            std::io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
+            _ => CommandError::Failed(format!("cannot write: {problem}")),
         })
     }
 
     /// An event with its sequence number. Held events have none, and are written anew each time.
-    fn take(&mut self, item: &Value) -> Result<(), Failure> {
+    fn write_item(&mut self, item: &Value) -> Result<(), CommandError> {
         if let Some(store) = item["store"].as_str() {
             self.store = Some(store.to_owned());
             return Ok(());
@@ -92,50 +105,50 @@ impl Output {
         if let Some(seq) = item["seq"].as_u64() {
             self.seq = seq;
             self.bytes += text.len() as u64 + 1;
-            if self.noted.elapsed() >= NOTE {
-                self.note().map_err(super::snapshot::failed)?;
+            if self.saved_at.elapsed() >= CHECKPOINT_INTERVAL {
+                self.save_checkpoint()?;
             }
         }
         Ok(())
     }
 
-    fn note(&mut self) -> Result<()> {
+    fn save_checkpoint(&mut self) -> Result<()> {
         self.out.flush()?;
-        if let Some((file, path, beside)) = &self.kept {
+        if let Some((file, path, checkpoint_path)) = &self.file {
             file.sync_all()?;
             let (seq, bytes) = (self.seq, self.bytes);
-            let file = checkpoint::mark(path, bytes)?;
-            let value = json!({ "seq": seq, "bytes": bytes, "wanted": self.wanted, "store": self.store, "file": file });
-            checkpoint::write(beside, &value)?;
+            let file = checkpoint::fingerprint(path, bytes)?;
+            let value = json!({ "seq": seq, "bytes": bytes, "wanted": self.filter, "store": self.store, "file": file });
+            checkpoint::write(checkpoint_path, &value)?;
         }
-        self.noted = Instant::now();
+        self.saved_at = Instant::now();
         Ok(())
     }
 
     /// Asks the server for everything that is missing. Gives how many events were written.
-    pub(crate) fn fill(mut self, context: &Context<'_>) -> Result<Value, Failure> {
-        let mut arguments = self.wanted.clone();
+    pub(crate) fn run(mut self, client: &AdminClient) -> Result<Value, CommandError> {
+        let mut arguments = self.filter.clone();
         arguments["after"] = json!(self.seq);
         arguments["store"] = json!(self.store);
         let mut progress = Progress::new();
-        let done = context.call("export", Body::Arguments(arguments), &mut |line| match line {
-            Line::Progress { what, done, total } => {
+        let done = client.call("export", RequestBody::Arguments(arguments), &mut |line| match line {
+            ResponseLine::Progress { what, done, total } => {
                 progress.show(&what, done, total);
                 Ok(())
             }
-            Line::Item(item) => self.take(&item),
+            ResponseLine::Item(item) => self.write_item(&item),
         });
         drop(progress);
         let done = match done {
             Ok(done) => done,
             Err(failure) => {
                 // What has come is good, and the note says how far it goes.
-                let _ = self.note();
+                let _ = self.save_checkpoint();
                 return Err(failure);
             }
         };
         self.seq = done["last_seq"].as_u64().unwrap_or(self.seq);
-        self.note().map_err(super::snapshot::failed)?;
+        self.save_checkpoint()?;
         Ok(json!({ "events": done["events"], "last_seq": self.seq }))
     }
 }

@@ -14,55 +14,55 @@ use grasp_git::crash_point;
 use serde_json::{Value, json};
 
 use super::checkpoint;
-use super::snapshot::{failed, patiently};
-use crate::cli::call::{Body, Line};
-use crate::cli::progress::Progress;
-use crate::cli::{Context, Failure};
+use super::progress::Progress;
+use super::snapshot::retry_while_busy;
+use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
 
 /// How often what was refused is tried again, at most: replies to replies to replies.
 const MAX_PASSES: u64 = 8;
 
 /// Bytes that are kept to be tried again.
-const MAX_AGAIN: u64 = 4 << 30;
+const MAX_RETRY_BYTES: u64 = 4 << 30;
 
 /// Refusals that are about room here, which the operator can make, and not about the event.
-const FOR_NOW: [&str; 4] = ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full"];
+const TEMPORARY_REASONS: [&str; 4] =
+    ["no_new_repositories", "too_many_repositories", "too_much_held", "purgatory_full"];
 
 /// What became of events.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ImportCounts {
     pub(crate) accepted: u64,
     pub(crate) held: u64,
     pub(crate) known: u64,
-    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) rejected: BTreeMap<String, u64>,
     /// Refused for want of something, in the last pass.
-    pub(crate) wanting: BTreeMap<String, u64>,
+    pub(crate) retryable: BTreeMap<String, u64>,
 }
 
 /// An import of a file.
-pub(crate) struct Import<'i> {
-    context: &'i Context<'i>,
+pub(crate) struct EventImport<'i> {
+    client: &'i AdminClient,
     /// The file.
     path: &'i Path,
     /// What tells it from others.
-    mark: Value,
+    fingerprint: Value,
     /// Whether protected events are taken.
     protected: bool,
-    note: PathBuf,
+    checkpoint_path: PathBuf,
     /// The pass: the file itself is the first.
     pass: u64,
     /// What earlier passes came to.
-    before: Tally,
+    before: ImportCounts,
     /// What this one came to, up to where it was begun anew.
-    base: Tally,
+    resumed: ImportCounts,
     /// Bytes of this pass's input that are done.
     offset: u64,
     /// Bytes that are kept for the next pass.
-    kept: u64,
+    retry_bytes: u64,
 }
 
-impl Tally {
-    fn read(value: &Value) -> Self {
+impl ImportCounts {
+    fn from_json(value: &Value) -> Self {
         let list = |name: &str| {
             let pairs = value[name].as_object().into_iter().flatten();
             pairs.map(|(why, count)| (why.clone(), count.as_u64().unwrap_or(0))).collect()
@@ -72,19 +72,19 @@ impl Tally {
             accepted: number("accepted"),
             held: number("held"),
             known: number("known"),
-            refused: list("refused"),
-            wanting: list("wanting"),
+            rejected: list("refused"),
+            retryable: list("wanting"),
         }
     }
 
     /// For programs, and for the note.
-    pub(crate) fn value(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "accepted": self.accepted,
             "held": self.held,
             "known": self.known,
-            "refused": self.refused,
-            "wanting": self.wanting,
+            "refused": self.rejected,
+            "wanting": self.retryable,
         })
     }
 
@@ -94,96 +94,107 @@ impl Tally {
         sum.accepted += other.accepted;
         sum.held += other.held;
         sum.known += other.known;
-        for (why, count) in &other.refused {
-            *sum.refused.entry(why.clone()).or_default() += count;
+        for (why, count) in &other.rejected {
+            *sum.rejected.entry(why.clone()).or_default() += count;
         }
-        for (why, count) in &other.wanting {
-            *sum.wanting.entry(why.clone()).or_default() += count;
+        for (why, count) in &other.retryable {
+            *sum.retryable.entry(why.clone()).or_default() += count;
         }
         sum
     }
 
     /// Why events were refused that may be taken later as they are.
-    pub(crate) fn refused_for_now(&self) -> impl Iterator<Item = &str> {
-        self.refused.keys().chain(self.wanting.keys()).map(String::as_str).filter(|why| FOR_NOW.contains(why))
+    pub(crate) fn temporary_rejections(&self) -> impl Iterator<Item = &str> {
+        self.rejected
+            .keys()
+            .chain(self.retryable.keys())
+            .map(String::as_str)
+            .filter(|why| TEMPORARY_REASONS.contains(why))
     }
 
     /// How many events were judged.
     pub(crate) fn total(&self) -> u64 {
         let sum = |list: &BTreeMap<String, u64>| list.values().sum::<u64>();
-        self.accepted + self.held + self.known + sum(&self.refused) + sum(&self.wanting)
+        self.accepted + self.held + self.known + sum(&self.rejected) + sum(&self.retryable)
     }
 }
 
-impl<'i> Import<'i> {
+impl<'i> EventImport<'i> {
     /// Begins, or goes on where it was interrupted.
-    pub(crate) fn of(context: &'i Context<'i>, path: &'i Path, protected: bool) -> Result<Self> {
-        let note = checkpoint::beside(path, ".graspd-import");
-        let mark = checkpoint::mark(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
+    pub(crate) fn open(client: &'i AdminClient, path: &'i Path, protected: bool) -> Result<Self> {
+        let checkpoint_path = checkpoint::sibling_path(path, ".graspd-import");
+        let fingerprint =
+            checkpoint::fingerprint(path, u64::MAX).with_context(|| format!("cannot read {}", path.display()))?;
         // What was appended is read only by who still reads the file itself.
-        let goes_on = |noted: &Value| checkpoint::is_of(noted, path) && (noted["pass"] == 0 || noted["file"] == mark);
-        let noted = checkpoint::read(&note)?.filter(goes_on).unwrap_or_default();
-        let number = |name: &str| noted[name].as_u64().unwrap_or(0);
-        let (pass, offset, kept) = (number("pass"), number("offset"), number("kept"));
-        let (before, base) = (Tally::read(&noted["before"]), Tally::read(&noted["so_far"]));
-        Ok(Self { context, path, mark, protected, note, pass, before, base, offset, kept })
+        let can_resume = |saved: &Value| {
+            checkpoint::matches_file(saved, path) && (saved["pass"] == 0 || saved["file"] == fingerprint)
+        };
+        let saved = checkpoint::read(&checkpoint_path)?.filter(can_resume).unwrap_or_default();
+        let number = |name: &str| saved[name].as_u64().unwrap_or(0);
+        let (pass, offset, retry_bytes) = (number("pass"), number("offset"), number("kept"));
+        let (before, resumed) = (ImportCounts::from_json(&saved["before"]), ImportCounts::from_json(&saved["so_far"]));
+        Ok(Self { client, path, fingerprint, protected, checkpoint_path, pass, before, resumed, offset, retry_bytes })
     }
 
     /// Whether it goes on.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_resumed(&self) -> bool {
         self.pass > 0 || self.offset > 0
     }
 
     /// Brings everything in.
-    pub(crate) fn run(mut self, progress: &mut Option<Progress>) -> Result<Tally, Failure> {
+    pub(crate) fn run(mut self, progress: &mut Option<Progress>) -> Result<ImportCounts, CommandError> {
         loop {
-            let tally = self.one_pass(progress)?;
-            let helped = self.pass == 0 || tally.accepted + tally.held > 0;
-            if self.kept == 0 || !helped || self.pass + 1 >= MAX_PASSES {
+            let counts = self.run_pass(progress)?;
+            let made_progress = self.pass == 0 || counts.accepted + counts.held > 0;
+            if self.retry_bytes == 0 || !made_progress || self.pass + 1 >= MAX_PASSES {
                 // The note goes first: it speaks of the others.
-                checkpoint::remove(&self.note).map_err(failed)?;
+                checkpoint::remove(&self.checkpoint_path)?;
                 crash_point::point("import.forgotten");
                 for pass in 1..=MAX_PASSES {
-                    checkpoint::remove(&self.again(pass)).map_err(failed)?;
+                    checkpoint::remove(&self.input_path(pass))?;
                 }
-                return Ok(self.before.plus(&tally));
+                return Ok(self.before.plus(&counts));
             }
             // What is tried again is counted then.
-            self.before = self.before.plus(&Tally { wanting: BTreeMap::new(), ..tally });
-            self.base = Tally::default();
-            (self.pass, self.offset, self.kept) = (self.pass + 1, 0, 0);
-            self.write_note().map_err(failed)?;
+            self.before = self.before.plus(&ImportCounts { retryable: BTreeMap::new(), ..counts });
+            self.resumed = ImportCounts::default();
+            (self.pass, self.offset, self.retry_bytes) = (self.pass + 1, 0, 0);
+            self.save_checkpoint()?;
         }
     }
 
     /// What a pass reads.
-    fn again(&self, pass: u64) -> PathBuf {
-        if pass == 0 { self.path.to_owned() } else { checkpoint::beside(self.path, &format!(".graspd-again-{pass}")) }
+    fn input_path(&self, pass: u64) -> PathBuf {
+        if pass == 0 {
+            self.path.to_owned()
+        } else {
+            checkpoint::sibling_path(self.path, &format!(".graspd-again-{pass}"))
+        }
     }
 
-    fn one_pass(&mut self, progress: &mut Option<Progress>) -> Result<Tally, Failure> {
-        let mut kept = self.keeping().map_err(failed)?;
-        let (base, begun) = (self.base.clone(), self.offset);
-        let mut tally = base.clone();
+    fn run_pass(&mut self, progress: &mut Option<Progress>) -> Result<ImportCounts, CommandError> {
+        let mut retry_file = self.open_retry_file()?;
+        let (resumed, start_offset) = (self.resumed.clone(), self.offset);
+        let mut counts = resumed.clone();
         let query = format!("protected={}", self.protected);
-        let context = self.context;
-        patiently(|| {
-            let (input, size) = self.input().map_err(failed)?;
-            context.call("import", Body::Stream(query.clone(), Box::new(input)), &mut |line| {
-                let Line::Item(item) = line else { return Ok(()) };
+        let client = self.client;
+        retry_while_busy(|| {
+            let (input, size) = self.input()?;
+            client.call("import", RequestBody::Stream(query.clone(), Box::new(input)), &mut |line| {
+                let ResponseLine::Item(item) = line else { return Ok(()) };
                 if let Some(text) = item["again"].as_str() {
-                    if self.kept + (text.len() as u64) < MAX_AGAIN {
-                        writeln!(kept, "{text}")
-                            .map_err(|problem| Failure::Failed(format!("cannot write: {problem}")))?;
-                        self.kept += text.len() as u64 + 1;
+                    if self.retry_bytes + (text.len() as u64) < MAX_RETRY_BYTES {
+                        writeln!(retry_file, "{text}")
+                            .map_err(|problem| CommandError::Failed(format!("cannot write: {problem}")))?;
+                        self.retry_bytes += text.len() as u64 + 1;
                     }
                     return Ok(());
                 }
-                tally = base.plus(&Tally::read(&item));
-                self.offset = begun + item["done"].as_u64().unwrap_or(0);
-                self.base.clone_from(&tally);
-                let noted = kept.sync_all().map_err(anyhow::Error::from).and_then(|()| self.write_note());
-                noted.map_err(failed)?;
+                counts = resumed.plus(&ImportCounts::from_json(&item));
+                self.offset = start_offset + item["done"].as_u64().unwrap_or(0);
+                self.resumed.clone_from(&counts);
+                let saved = retry_file.sync_all().map_err(anyhow::Error::from).and_then(|()| self.save_checkpoint());
+                saved?;
                 crash_point::point("import.noted");
                 let what = format!("{} of events", if self.pass == 0 { "bytes" } else { "bytes, once more," });
                 if let Some(progress) = progress {
@@ -192,46 +203,46 @@ impl<'i> Import<'i> {
                 Ok(())
             })
         })?;
-        Ok(tally)
+        Ok(counts)
     }
 
     fn input(&self) -> Result<(impl Read + Send + 'static, u64)> {
-        let path = self.again(self.pass);
+        let path = self.input_path(self.pass);
         let mut file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let size = file.metadata()?.len();
         ensure!(
             size >= self.offset,
             "{} is shorter than what was read of it: remove {} to begin anew",
             path.display(),
-            self.note.display()
+            self.checkpoint_path.display()
         );
         file.seek(SeekFrom::Start(self.offset))?;
         Ok((file, size))
     }
 
     /// The file for what is to be tried again, as long as it was noted to be.
-    fn keeping(&self) -> Result<File> {
-        let path = self.again(self.pass + 1);
+    fn open_retry_file(&self) -> Result<File> {
+        let path = self.input_path(self.pass + 1);
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .open(&path)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        file.set_len(self.kept)?;
+        file.set_len(self.retry_bytes)?;
         file.seek(SeekFrom::End(0))?;
         Ok(file)
     }
 
-    fn write_note(&self) -> Result<()> {
+    fn save_checkpoint(&self) -> Result<()> {
         let value = json!({
             "pass": self.pass,
             "offset": self.offset,
-            "kept": self.kept,
-            "before": self.before.value(),
-            "so_far": self.base.value(),
-            "file": self.mark,
+            "kept": self.retry_bytes,
+            "before": self.before.to_json(),
+            "so_far": self.resumed.to_json(),
+            "file": self.fingerprint,
         });
-        checkpoint::write(&self.note, &value)
+        checkpoint::write(&self.checkpoint_path, &value)
     }
 }

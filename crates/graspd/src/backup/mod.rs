@@ -21,14 +21,14 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod manifest;
 pub(crate) mod ngit_grasp;
+pub(crate) mod progress;
 pub(crate) mod push;
 pub(crate) mod restore;
 pub(crate) mod snapshot;
 mod tree;
 pub(crate) mod verify;
 
+use crate::admin::snapshot::ProgressFn;
+
 /// A file in the relay's data folder that is there while a restore is under way.
 pub(crate) const UNFINISHED: &str = "restore-unfinished";
-
-/// Where work tells how far it is; an error stops it.
-pub(crate) type Tell<'t> = dyn FnMut(&str, u64, Option<u64>) -> anyhow::Result<()> + 't;

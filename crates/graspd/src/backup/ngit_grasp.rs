@@ -13,52 +13,51 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
-use grasp_core::admission::policy::Rules;
-use grasp_core::nostr::{Event, PublicKey, Signed, Verifier, kinds};
-use grasp_core::repo::catalog::{Catalog, Place};
+use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::nostr::{Event, PublicKey, SignedEvent, Verifier, kinds};
+use grasp_core::repo::catalog::{Catalog, EventStatus};
 use grasp_core::repo::pull_request::PullRequest;
 use grasp_core::repo::{Announcement, Identifier, RepoId};
 use grasp_core::time::Timestamp;
 use grasp_git::layout::file_name;
-use grasp_store::foreign_events;
+use grasp_store::read_nostr_lmdb;
 use serde_json::{Value, json};
 
-use super::Tell;
-use crate::metrics::labels::variant;
+use super::ProgressFn;
 
 /// Open files of names while events are sorted.
 const MAX_OPEN: usize = 64;
 
 /// Where ngit-grasp keeps things.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct NgitGraspData {
     events: PathBuf,
     git: PathBuf,
 }
 
 /// A repository of ngit-grasp.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Repository {
+pub(crate) struct NgitGraspRepo {
     pub(crate) repo: RepoId,
     pub(crate) folder: PathBuf,
 }
 
 /// What there is, and what would come of it.
 #[derive(Default)]
-pub(crate) struct Survey {
+pub(crate) struct NgitGraspSurvey {
     pub(crate) kinds: BTreeMap<u16, u64>,
     pub(crate) events: u64,
     /// Events that would be refused for sure, by reason.
-    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) rejected: BTreeMap<String, u64>,
     pub(crate) repositories: u64,
     pub(crate) bytes: u64,
     /// Repositories whose announcement is not here or does not list this service.
     pub(crate) unlisted: Vec<String>,
 }
 
-impl Source {
+impl NgitGraspData {
     /// Finds the parts in a data folder, or takes those that are given.
-    pub(crate) fn of(data: &Path, relay: Option<&Path>, git: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(data: &Path, relay: Option<&Path>, git: Option<&Path>) -> Result<Self> {
         let relays = [relay.map(Path::to_owned), Some(data.join("relay")), Some(data.to_owned())];
         let found = relays.into_iter().flatten().find(|folder| folder.join("data.mdb").is_file());
         let events = found.with_context(|| {
@@ -75,12 +74,12 @@ impl Source {
     }
 
     /// When the events were last changed. If they change while they are read, ngit-grasp runs.
-    pub(crate) fn changed(&self) -> Result<SystemTime> {
+    pub(crate) fn modified_at(&self) -> Result<SystemTime> {
         Ok(fs::metadata(self.events.join("data.mdb"))?.modified()?)
     }
 
     /// What tells these events from others, and from themselves at another time.
-    fn mark(&self) -> Result<String> {
+    fn fingerprint(&self) -> Result<String> {
         let file = self.events.join("data.mdb");
         let about = fs::metadata(&file)?;
         let at = about.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
@@ -88,24 +87,24 @@ impl Source {
     }
 
     /// Shows every event that can be read and is signed; counts the others.
-    fn each(&self, mut show: impl FnMut(Signed) -> Result<()>) -> Result<BTreeMap<String, u64>> {
+    fn for_each_event(&self, mut on_event: impl FnMut(SignedEvent) -> Result<()>) -> Result<BTreeMap<String, u64>> {
         let mut verifier = Verifier::default();
-        let mut bad: BTreeMap<String, u64> = BTreeMap::new();
+        let mut invalid_events: BTreeMap<String, u64> = BTreeMap::new();
         let mut result = Ok(());
-        foreign_events(&self.events, |event| {
+        read_nostr_lmdb(&self.events, |event| {
             let event = event.map_err(|_| "unreadable".to_owned());
-            match event.and_then(|event| verifier.check(event).map_err(|_| "forged".to_owned())) {
-                Ok(event) if result.is_ok() => result = show(event),
+            match event.and_then(|event| verifier.verify(event).map_err(|_| "forged".to_owned())) {
+                Ok(event) if result.is_ok() => result = on_event(event),
                 Ok(_) => {}
-                Err(why) => *bad.entry(why).or_default() += 1,
+                Err(why) => *invalid_events.entry(why).or_default() += 1,
             }
         })
         .with_context(|| format!("cannot read the events in {}", self.events.display()))?;
-        result.map(|()| bad)
+        result.map(|()| invalid_events)
     }
 
     /// The repositories: `<npub>/<identifier>.git`.
-    pub(crate) fn repositories(&self) -> Result<Vec<Repository>> {
+    pub(crate) fn repositories(&self) -> Result<Vec<NgitGraspRepo>> {
         let mut found = Vec::new();
         for owner in fs::read_dir(&self.git)? {
             let owner = owner?;
@@ -117,7 +116,7 @@ impl Source {
                     continue;
                 };
                 if folder.path().join("HEAD").exists() {
-                    found.push(Repository { repo, folder: folder.path() });
+                    found.push(NgitGraspRepo { repo, folder: folder.path() });
                 }
             }
         }
@@ -126,68 +125,76 @@ impl Source {
     }
 
     /// Looks at everything and changes nothing.
-    pub(crate) fn survey(&self, rules: &Rules, now: Timestamp, tell: &mut Tell<'_>) -> Result<Survey> {
-        let mut survey = Survey::default();
+    pub(crate) fn survey(
+        &self,
+        rules: &AdmissionPolicy,
+        now: Timestamp,
+        on_progress: &mut ProgressFn<'_>,
+    ) -> Result<NgitGraspSurvey> {
+        let mut survey = NgitGraspSurvey::default();
         let mut catalog = Catalog::default();
         let mut states: Vec<(PublicKey, Identifier)> = Vec::new();
-        let refuse = |survey: &mut Survey, why: String| *survey.refused.entry(why).or_default() += 1;
-        let bad = self.each(|event| {
+        let count_rejection = |survey: &mut NgitGraspSurvey, why: String| *survey.rejected.entry(why).or_default() += 1;
+        let invalid_events = self.for_each_event(|event| {
             survey.events += 1;
             *survey.kinds.entry(event.kind).or_default() += 1;
             if let Some(why) = rules.precheck(&event, event.json().len(), now) {
-                refuse(&mut survey, variant(&why));
+                count_rejection(&mut survey, why.label().to_owned());
             } else if event.is_protected() {
-                refuse(&mut survey, "protected".to_owned());
+                count_rejection(&mut survey, "protected".to_owned());
             } else if event.kind == kinds::ANNOUNCEMENT {
-                if let Some(announcement) = Announcement::read(&event, &rules.service) {
-                    catalog.put_announcement(Place::Served, announcement);
+                if let Some(announcement) = Announcement::from_event(&event, &rules.service) {
+                    catalog.put_announcement(EventStatus::Served, announcement);
                 }
             } else if event.kind == kinds::STATE {
                 states.extend(event.tag("d").and_then(Identifier::new).map(|name| (event.pubkey, name)));
             }
-            if survey.events.is_multiple_of(1_000) { tell("reading events", survey.events, None) } else { Ok(()) }
+            if survey.events.is_multiple_of(1_000) {
+                on_progress("reading events", survey.events, None)
+            } else {
+                Ok(())
+            }
         })?;
-        for (why, count) in bad {
-            *survey.refused.entry(why).or_default() += count;
+        for (why, count) in invalid_events {
+            *survey.rejected.entry(why).or_default() += count;
         }
         let strict = rules.strict_maintainers;
         for (repo, slots) in catalog.repositories() {
-            let listed = slots.best().is_some_and(|best| best.listed);
-            let invited =
-                || catalog.family(&repo.identifier).is_some_and(|family| family.is_invited(repo.owner, strict));
+            let listed = slots.newest().is_some_and(|best| best.is_listed);
+            let invited = || catalog.group(&repo.identifier).is_some_and(|group| group.is_invited(repo.owner, strict));
             if !listed && !invited() {
-                refuse(&mut survey, "not_listed".to_owned());
+                count_rejection(&mut survey, "not_listed".to_owned());
             }
         }
         for (author, name) in states {
-            let hosts = catalog.family(&name).map(|family| family.hosts_of(author, strict).count());
+            let hosts = catalog.group(&name).map(|group| group.maintained_by(author, strict).count());
             match hosts {
-                None => refuse(&mut survey, "no_announcement".to_owned()),
-                Some(0) => refuse(&mut survey, "not_maintainer".to_owned()),
+                None => count_rejection(&mut survey, "no_announcement".to_owned()),
+                Some(0) => count_rejection(&mut survey, "not_maintainer".to_owned()),
                 Some(_) => {}
             }
         }
         for repository in self.repositories()? {
             survey.repositories += 1;
-            survey.bytes += size_of(&repository.folder)?;
-            let family = catalog.family(&repository.repo.identifier);
-            if !family.is_some_and(|family| family.is_hosted(repository.repo.owner)) {
+            survey.bytes += dir_bytes(&repository.folder)?;
+            let group = catalog.group(&repository.repo.identifier);
+            if !group.is_some_and(|group| group.is_hosted(repository.repo.owner)) {
                 survey.unlisted.push(repository.repo.to_string());
             }
-            tell("measuring repositories", survey.repositories, None)?;
+            on_progress("measuring repositories", survey.repositories, None)?;
         }
         Ok(survey)
     }
 }
 
-impl Survey {
+impl NgitGraspSurvey {
     /// For programs.
-    pub(crate) fn value(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let kinds: BTreeMap<String, u64> = self.kinds.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
         json!({
             "events": self.events,
             "kinds": kinds,
-            "would_be_refused": self.refused,
+            "would_be_refused": self.rejected,
             "repositories": self.repositories,
             "repository_bytes": self.bytes,
             "repositories_without_announcement": self.unlisted,
@@ -196,20 +203,21 @@ impl Survey {
 }
 
 /// The file that says whose events were sorted.
-const SOURCE: &str = "source";
+const SOURCE_FILE: &str = "source";
 
 /// A folder of our own, in which events are sorted and it is noted what is done.
-pub(crate) struct Workplace {
+pub(crate) struct MigrationDir {
     folder: PathBuf,
     done: BTreeSet<String>,
 }
 
-impl Workplace {
+impl MigrationDir {
     /// Opens it, or makes it: then all events are read and sorted, in files for each name and one for the rest.
-    pub(crate) fn open(folder: &Path, source: &Source, tell: &mut Tell<'_>) -> Result<Self> {
+    pub(crate) fn open(folder: &Path, source: &NgitGraspData, on_progress: &mut ProgressFn<'_>) -> Result<Self> {
         let sorted = folder.join("sorted");
-        let mark = source.mark()?;
-        if sorted.exists() && fs::read_to_string(sorted.join(SOURCE)).ok().as_deref() != Some(mark.as_str()) {
+        let fingerprint = source.fingerprint()?;
+        if sorted.exists() && fs::read_to_string(sorted.join(SOURCE_FILE)).ok().as_deref() != Some(fingerprint.as_str())
+        {
             // Of other events, or of these when there were fewer.
             fs::remove_dir_all(&sorted)?;
             match fs::remove_file(folder.join("done")) {
@@ -224,8 +232,8 @@ impl Workplace {
                 _ => {}
             }
             fs::create_dir_all(draft.join("names")).with_context(|| format!("cannot use {}", folder.display()))?;
-            sort(source, &draft, tell)?;
-            fs::write(draft.join(SOURCE), &mark)?;
+            sort(source, &draft, on_progress)?;
+            fs::write(draft.join(SOURCE_FILE), &fingerprint)?;
             super::tree::sync(&draft)?;
             fs::rename(&draft, &sorted)?;
         }
@@ -255,12 +263,12 @@ impl Workplace {
     }
 
     /// The pull requests of a name, if it has any.
-    pub(crate) fn pulls(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn pull_requests(&self, name: &str) -> Option<PathBuf> {
         Some(self.folder.join(format!("sorted/names/{name}.pulls.jsonl"))).filter(|path| path.exists())
     }
 
     /// All other events.
-    pub(crate) fn rest(&self) -> PathBuf {
+    pub(crate) fn other_events(&self) -> PathBuf {
         self.folder.join("sorted/rest.jsonl")
     }
 
@@ -270,7 +278,7 @@ impl Workplace {
     }
 
     /// Notes that something is done. If the note is lost it is done again, which changes nothing.
-    pub(crate) fn done(&mut self, what: &str) -> Result<()> {
+    pub(crate) fn mark_done(&mut self, what: &str) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join("done"))?;
         writeln!(file, "{what}")?;
         self.done.insert(what.to_owned());
@@ -279,20 +287,20 @@ impl Workplace {
 }
 
 /// Sorts all events: what a repository needs by name, then what others answer to, the rest, and deletions last.
-fn sort(source: &Source, into: &Path, tell: &mut Tell<'_>) -> Result<()> {
+fn sort(source: &NgitGraspData, into: &Path, on_progress: &mut ProgressFn<'_>) -> Result<()> {
     let mut rest = BufWriter::new(File::create(into.join("rest.jsonl"))?);
     for rank in 0..6 {
         let mut open: BTreeMap<String, BufWriter<File>> = BTreeMap::new();
         let mut seen = 0;
-        source.each(|event| {
+        source.for_each_event(|event| {
             seen += 1;
             if seen % 1_000 == 0 {
-                tell("sorting events", seen, None)?;
+                on_progress("sorting events", seen, None)?;
             }
-            if rank_of(event.kind) != rank {
+            if import_order(event.kind) != rank {
                 return Ok(());
             }
-            let Some(name) = name_of(&event) else { return Ok(writeln!(rest, "{}", event.json())?) };
+            let Some(name) = events_file_name(&event) else { return Ok(writeln!(rest, "{}", event.json())?) };
             if open.len() >= MAX_OPEN && !open.contains_key(&name) {
                 for (_, mut file) in std::mem::take(&mut open) {
                     file.flush()?;
@@ -314,7 +322,7 @@ fn sort(source: &Source, into: &Path, tell: &mut Tell<'_>) -> Result<()> {
     Ok(rest.flush()?)
 }
 
-fn rank_of(kind: u16) -> u8 {
+fn import_order(kind: u16) -> u8 {
     match kind {
         kinds::ANNOUNCEMENT => 0,
         kinds::STATE => 1,
@@ -326,11 +334,11 @@ fn rank_of(kind: u16) -> u8 {
 }
 
 /// What the files of a repository's name are called, if the event needs git data.
-fn name_of(event: &Event) -> Option<String> {
+fn events_file_name(event: &Event) -> Option<String> {
     let identifier = match event.kind {
         kinds::ANNOUNCEMENT | kinds::STATE => Identifier::new(event.tag("d")?)?,
         _ => {
-            let request = PullRequest::read_if(event)?;
+            let request = PullRequest::from_any_event(event)?;
             return Some(format!("{}.pulls", file_name(&request.targets.first()?.identifier)));
         }
     };
@@ -338,7 +346,7 @@ fn name_of(event: &Event) -> Option<String> {
 }
 
 /// Bytes of all files below a folder.
-fn size_of(folder: &Path) -> Result<u64> {
+fn dir_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     let mut open = vec![folder.to_owned()];
     while let Some(folder) = open.pop() {

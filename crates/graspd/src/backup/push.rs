@@ -9,88 +9,89 @@ use anyhow::{Context as _, Result};
 use grasp_git::process::{Bounds, Git};
 
 /// Refs of pull requests that are pushed at once.
-const PULLS_AT_ONCE: usize = 20;
+const PULL_REQUESTS_PER_PUSH: usize = 20;
 
 /// Characters of what git says that are told.
-const MAX_WORDS: usize = 600;
+const MAX_OUTPUT_CHARS: usize = 600;
 
 /// What git may take. The operator's own data is pushed; what is too large the server refuses.
 const BOUNDS: Bounds = Bounds { alloc_bytes: 1 << 40, address_bytes: 1 << 44 };
 
 /// Codes of refusals that say nothing about what was pushed.
-const LATER: [&str; 7] =
+const TEMPORARY_CODES: [&str; 7] =
     ["E-BUSY", "E-SERVER", "E-DISK-FULL", "E-PACK-DISK-FULL", "E-PACK-SERVER", "E-QUOTA-", "E-PR-ROOM"];
 
 /// What of a repository is pushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum RefGroup {
     /// Branches and tags, all at once: together they are what a state says.
     Branches,
     /// What pull requests offer.
-    Pulls,
+    PullRequests,
 }
 
 /// What came of a push.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Pushed {
+pub(crate) struct PushedRefs {
     /// Refs that are at the server now.
     pub(crate) refs: u64,
     /// What was refused, in git's words.
-    pub(crate) refused: Vec<String>,
+    pub(crate) rejected: Vec<String>,
     /// What could not be tried, or may be taken later: the same should be pushed again.
     pub(crate) failed: Vec<String>,
 }
 
 /// Pushes a part of a repository, which is only read: git works in a folder of its own in `work` that borrows its objects.
-pub(crate) fn push(from: &Path, part: Part, to: &str, work: &Path) -> Result<Pushed> {
-    let mut pushed = Pushed::default();
+pub(crate) fn push(from: &Path, group: RefGroup, to: &str, work: &Path) -> Result<PushedRefs> {
+    let mut result = PushedRefs::default();
     // What is wrong with the source will be wrong the next time.
-    let (refs, objects) = match (refs_of(from, part)?, from.join("objects").canonicalize()) {
-        (Ok(refs), _) if refs.is_empty() => return Ok(pushed),
+    let (refs, objects) = match (read_refs(from, group)?, from.join("objects").canonicalize()) {
+        (Ok(refs), _) if refs.is_empty() => return Ok(result),
         (Ok(refs), Ok(objects)) => (refs, objects),
         (Ok(_), Err(problem)) => {
-            return Ok(Pushed { refused: vec![format!("it has no objects: {problem}")], ..pushed });
+            return Ok(PushedRefs { rejected: vec![format!("it has no objects: {problem}")], ..result });
         }
-        (Err(why), _) => return Ok(Pushed { refused: vec![why], ..pushed }),
+        (Err(why), _) => return Ok(PushedRefs { rejected: vec![why], ..result }),
     };
     let folder = tempfile::TempDir::with_prefix_in("push-", work)?;
     run(git(folder.path()).args(["init", "--quiet", "--bare", "."]))?.map_err(anyhow::Error::msg)?;
     fs::create_dir_all(folder.path().join("objects/info"))?;
     fs::write(folder.path().join("objects/info/alternates"), format!("{}\n", objects.display()))?;
     let specs: Vec<String> = refs.iter().map(|(name, oid)| format!("+{oid}:{name}")).collect();
-    let at_once = if part == Part::Pulls { PULLS_AT_ONCE } else { specs.len() };
+    let at_once = if group == RefGroup::PullRequests { PULL_REQUESTS_PER_PUSH } else { specs.len() };
     for specs in specs.chunks(at_once) {
         let mut command = git(folder.path());
         command.args(["push", "--porcelain", to]).args(specs);
         let output = command.output().context("cannot run git")?;
         if output.status.success() {
-            pushed.refs += specs.len() as u64;
+            result.refs += specs.len() as u64;
             continue;
         }
-        let words = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        let told: Vec<&str> = words
+        let output_text =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let messages: Vec<&str> = output_text
             .lines()
             .map(str::trim)
             .filter(|line| line.starts_with('!') || line.starts_with("remote:") || line.starts_with("fatal:"))
             .collect();
-        pushed.refs += words.lines().filter(|line| line.starts_with(['*', ' ', '+', '='])).count() as u64;
-        let told: String = told.join("; ").chars().take(MAX_WORDS).collect();
+        result.refs += output_text.lines().filter(|line| line.starts_with(['*', ' ', '+', '='])).count() as u64;
+        let messages: String = messages.join("; ").chars().take(MAX_OUTPUT_CHARS).collect();
         // Without a word about a ref or the repository the server was not reached; and it may be busy or have no room for now.
         let is_unknown = |line: &str| line.starts_with("fatal: repository '") && line.ends_with("' not found");
-        let was_judged = words.lines().any(|line| line.starts_with('!') || is_unknown(line));
-        let is_final = was_judged && !LATER.iter().any(|code| words.contains(code));
-        if is_final { pushed.refused.push(told) } else { pushed.failed.push(told) }
+        let was_judged = output_text.lines().any(|line| line.starts_with('!') || is_unknown(line));
+        let is_final = was_judged && !TEMPORARY_CODES.iter().any(|code| output_text.contains(code));
+        if is_final { result.rejected.push(messages) } else { result.failed.push(messages) }
     }
-    Ok(pushed)
+    Ok(result)
 }
 
 /// The refs of a part of a repository, or why git cannot read them.
-fn refs_of(folder: &Path, part: Part) -> Result<Result<BTreeMap<String, String>, String>> {
+fn read_refs(folder: &Path, group: RefGroup) -> Result<Result<BTreeMap<String, String>, String>> {
     let mut command = git(folder);
     command.args(["for-each-ref", "--format=%(objectname) %(refname)"]);
-    command.args(match part {
-        Part::Branches => &["refs/heads", "refs/tags"][..],
-        Part::Pulls => &["refs/nostr"],
+    command.args(match group {
+        RefGroup::Branches => &["refs/heads", "refs/tags"][..],
+        RefGroup::PullRequests => &["refs/nostr"],
     });
     let read = |said: String| {
         let pairs = said.lines().filter_map(|line| line.split_once(' '));

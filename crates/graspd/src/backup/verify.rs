@@ -6,21 +6,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use grasp_core::admission::Registrar;
-use grasp_core::admission::io::Input;
-use grasp_core::admission::policy::Rules;
+use grasp_core::admission::Admission;
+use grasp_core::admission::io::AdmissionInput;
+use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::{EventId, Verifier, kinds};
-use grasp_core::repo::catalog::Place;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Site, State};
-use grasp_core::state_machine::Machine;
+use grasp_core::repo::{RepoPath, RepoState};
+use grasp_core::state_machine::StateMachine;
 use grasp_git::backup::{Checker, Seal};
 use grasp_store::Store;
 use serde_json::{Value, json};
 
 use super::manifest::{FILES, KEY, MANIFEST, Manifest};
-use super::snapshot::Scene;
-use super::{Tell, tree};
+use super::{ProgressFn, tree};
+use crate::admin::snapshot::SnapshotInfo;
 use crate::clock::Clock;
 
 /// Problems that are listed; further ones are counted.
@@ -28,7 +28,7 @@ const MAX_PROBLEMS: usize = 200;
 
 /// What was found.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct VerifyReport {
     /// Files that were read, and their bytes.
     pub(crate) files: u64,
     pub(crate) bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Report {
     /// Repositories, states and pull requests whose git data was looked for.
     pub(crate) repositories: u64,
     pub(crate) states: u64,
-    pub(crate) pulls: u64,
+    pub(crate) pull_requests: u64,
     /// What is wrong.
     pub(crate) problems: Vec<String>,
     /// How much more is wrong.
@@ -48,26 +48,26 @@ pub(crate) struct Report {
 }
 
 /// What must be somewhere.
-struct Wanted {
+struct RequiredObjects {
     oids: BTreeSet<String>,
     /// Where it may be.
-    sites: Vec<Site>,
+    repo_paths: Vec<RepoPath>,
 }
 
 /// What events ask for.
 #[derive(Default)]
-struct Demand {
+struct RequiredGitData {
     states: BTreeMap<EventId, BTreeSet<String>>,
-    pulls: BTreeMap<EventId, Wanted>,
+    pull_requests: BTreeMap<EventId, RequiredObjects>,
 }
 
-impl Report {
-    pub(crate) fn complain(&mut self, problem: String) {
+impl VerifyReport {
+    pub(crate) fn add_problem(&mut self, problem: String) {
         if self.problems.len() < MAX_PROBLEMS { self.problems.push(problem) } else { self.more += 1 }
     }
 
     /// For programs.
-    pub(crate) fn value(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "files": self.files,
             "bytes": self.bytes,
@@ -76,7 +76,7 @@ impl Report {
             "last_seq": self.last_seq,
             "repositories": self.repositories,
             "states": self.states,
-            "pull_requests": self.pulls,
+            "pull_requests": self.pull_requests,
             "problems": self.problems,
             "more_problems": self.more,
         })
@@ -84,21 +84,26 @@ impl Report {
 }
 
 /// Whether the files of a backup are as they were written.
-pub(crate) fn files(folder: &Path, manifest: &Manifest, report: &mut Report, tell: &mut Tell<'_>) -> Result<()> {
+pub(crate) fn check_files(
+    folder: &Path,
+    manifest: &Manifest,
+    report: &mut VerifyReport,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<()> {
     let mut known = BTreeSet::new();
-    manifest.each(folder, |entry| {
+    manifest.for_each_file(folder, |entry| {
         let path = folder.join(&entry.path);
         let before = report.problems.len() as u64 + report.more;
         match fs::metadata(&path) {
-            Err(problem) => report.complain(format!("{}: {problem}", entry.path.display())),
+            Err(problem) => report.add_problem(format!("{}: {problem}", entry.path.display())),
             Ok(found) if found.len() != entry.bytes => {
                 let text = format!("{}: {} bytes instead of {}", entry.path.display(), found.len(), entry.bytes);
-                report.complain(text);
+                report.add_problem(text);
             }
             Ok(_) => match entry.seal.fits(&path) {
                 Ok(true) => {}
-                Ok(false) => report.complain(format!("{}: its bytes have changed", entry.path.display())),
-                Err(problem) => report.complain(format!("{}: {problem}", entry.path.display())),
+                Ok(false) => report.add_problem(format!("{}: its bytes have changed", entry.path.display())),
+                Err(problem) => report.add_problem(format!("{}: {problem}", entry.path.display())),
             },
         }
         let is_wrong = report.problems.len() as u64 + report.more > before;
@@ -106,22 +111,26 @@ pub(crate) fn files(folder: &Path, manifest: &Manifest, report: &mut Report, tel
         report.files += 1;
         report.bytes += entry.bytes;
         known.insert(entry.path);
-        tell("reading files", report.files, Some(manifest.files))
+        on_progress("reading files", report.files, Some(manifest.files))
     })?;
     if report.files != manifest.files {
-        report.complain(format!("{FILES}: {} files instead of {}", report.files, manifest.files));
+        report.add_problem(format!("{FILES}: {} files instead of {}", report.files, manifest.files));
     }
     tree::walk(folder, |path, is_folder| {
         let is_own = [MANIFEST, FILES, KEY].iter().any(|own| path == Path::new(own));
         if !is_folder && !is_own && !known.contains(path) {
-            report.complain(format!("{}: a file that the backup does not know", path.display()));
+            report.add_problem(format!("{}: a file that the backup does not know", path.display()));
         }
         Ok(())
     })
 }
 
 /// Whether git's files at a moment are what they say they are.
-pub(crate) fn git_files(folder: &Path, report: &mut Report, tell: &mut Tell<'_>) -> Result<()> {
+pub(crate) fn check_git_files(
+    folder: &Path,
+    report: &mut VerifyReport,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<()> {
     tree::walk(folder, |path, is_folder| {
         if is_folder {
             return Ok(());
@@ -135,54 +144,54 @@ pub(crate) fn git_files(folder: &Path, report: &mut Report, tell: &mut Tell<'_>)
             Err(_) => false,
         };
         if !is_right {
-            report.complain(format!("{}: its bytes are not what they were", path.display()));
+            report.add_problem(format!("{}: its bytes are not what they were", path.display()));
         }
-        tell("reading files", report.files, None)
+        on_progress("reading files", report.files, None)
     })
 }
 
 /// Whether what the store at a moment serves is signed and has its git data.
-pub(crate) fn contents(
-    scene: &Scene,
-    rules: &Rules,
+pub(crate) fn check_contents(
+    snapshot: &SnapshotInfo,
+    rules: &AdmissionPolicy,
     checker: &Checker,
-    report: &mut Report,
-    tell: &mut Tell<'_>,
+    report: &mut VerifyReport,
+    on_progress: &mut ProgressFn<'_>,
 ) -> Result<()> {
-    let store = Store::open_unchanging(&scene.folder.join("events")).context("the event store cannot be opened")?;
+    let store = Store::open_read_only(&snapshot.folder.join("events")).context("the event store cannot be opened")?;
     let now = Clock::start().now();
-    let mut registrar = Registrar::new(rules.clone());
-    let unreadable = store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
+    let mut admission = Admission::new(rules.clone());
+    let unreadable = store.restore(|restored| admission.handle(now, AdmissionInput::Restored(restored)))?;
     if unreadable > 0 {
-        report.complain(format!("events: {unreadable} rows cannot be read"));
+        report.add_problem(format!("events: {unreadable} rows cannot be read"));
     }
-    let demand = events(&store, rules, &registrar, report, tell)?;
+    let required = check_events(&store, rules, &admission, report, on_progress)?;
     report.last_seq = store.last_seq();
     for (what, found, said) in [
-        ("served events", report.served, scene.served),
-        ("held events", report.held, scene.held),
-        ("the last sequence number", report.last_seq, scene.last_seq),
+        ("served events", report.served, snapshot.served),
+        ("held events", report.held, snapshot.held),
+        ("the last sequence number", report.last_seq, snapshot.last_seq),
     ] {
         if found != said {
-            report.complain(format!("events: {what}: {found} instead of {said}"));
+            report.add_problem(format!("events: {what}: {found} instead of {said}"));
         }
     }
     drop(store);
-    git_data(scene, &registrar, demand, checker, report, tell)
+    check_git_data(snapshot, &admission, required, checker, report, on_progress)
 }
 
 /// Reads every event, and gives what the served ones ask for.
-fn events(
+fn check_events(
     store: &Store,
-    rules: &Rules,
-    registrar: &Registrar,
-    report: &mut Report,
-    tell: &mut Tell<'_>,
-) -> Result<Demand> {
-    let mut demand = Demand::default();
+    rules: &AdmissionPolicy,
+    admission: &Admission,
+    report: &mut VerifyReport,
+    on_progress: &mut ProgressFn<'_>,
+) -> Result<RequiredGitData> {
+    let mut required = RequiredGitData::default();
     let mut verifier = Verifier::default();
     let mut stop = None;
-    store.moment()?.each(|seq, record| {
+    store.snapshot()?.for_each_event(|seq, record| {
         let is_served = seq.is_some();
         if is_served {
             report.served += 1
@@ -192,104 +201,110 @@ fn events(
         let event = record
             .event()
             .map_err(|problem| problem.to_string())
-            .and_then(|event| verifier.check(event.event().clone()).map_err(|problem| problem.to_string()));
+            .and_then(|event| verifier.verify(event.event().clone()).map_err(|problem| problem.to_string()));
         let event = match event {
             Ok(event) if event.id == record.id() => event,
-            Ok(_) => return report.complain(format!("event {}: it is kept under another id", record.id())),
-            Err(problem) => return report.complain(format!("event {}: {problem}", record.id())),
+            Ok(_) => return report.add_problem(format!("event {}: it is kept under another id", record.id())),
+            Err(problem) => return report.add_problem(format!("event {}: {problem}", record.id())),
         };
         if is_served && event.kind == kinds::STATE {
-            let oids = State::read(&event).map(|state| state.oids()).unwrap_or_default();
-            demand.states.insert(event.id, oids.into_iter().collect());
+            let oids = RepoState::from_event(&event).map(|state| state.oids()).unwrap_or_default();
+            required.states.insert(event.id, oids.into_iter().collect());
         }
-        if let Some(request) = PullRequest::read_if(&event).filter(|_| is_served) {
-            let announced = request.targets.iter().filter(|repo| registrar.hosted(repo).is_some());
-            let announced = announced.cloned().map(Site::Announced);
-            let sites: Vec<Site> = announced.chain(rules.submissions_of(event.pubkey, &request)).collect();
-            if !sites.is_empty() {
-                demand.pulls.insert(event.id, Wanted { oids: [request.tip].into(), sites });
+        if let Some(request) = PullRequest::from_any_event(&event).filter(|_| is_served) {
+            let announced = request.targets.iter().filter(|repo| admission.hosted_repo(repo).is_some());
+            let announced = announced.cloned().map(RepoPath::Announced);
+            let repo_paths: Vec<RepoPath> = announced.chain(rules.submission_paths(event.pubkey, &request)).collect();
+            if !repo_paths.is_empty() {
+                required.pull_requests.insert(event.id, RequiredObjects { oids: [request.tip].into(), repo_paths });
             }
         }
         let done = report.served + report.held;
         if stop.is_none() && done.is_multiple_of(1_000) {
-            stop = tell("checking events", done, None).err();
+            stop = on_progress("checking events", done, None).err();
         }
     })?;
-    stop.map_or(Ok(demand), Err)
+    stop.map_or(Ok(required), Err)
 }
 
 /// Looks for the git data of what is served.
-fn git_data(
-    scene: &Scene,
-    registrar: &Registrar,
-    demand: Demand,
+fn check_git_data(
+    snapshot: &SnapshotInfo,
+    admission: &Admission,
+    required: RequiredGitData,
     checker: &Checker,
-    report: &mut Report,
-    tell: &mut Tell<'_>,
+    report: &mut VerifyReport,
+    on_progress: &mut ProgressFn<'_>,
 ) -> Result<()> {
-    let Demand { states, pulls } = demand;
-    let mut wanted: BTreeMap<EventId, Wanted> = BTreeMap::new();
-    for (repo, slots) in registrar.catalog().repositories() {
-        let site = Site::Announced(repo.clone());
-        let is_hosted = registrar.hosted(&repo).is_some_and(|hosted| hosted.place == Place::Served);
+    let RequiredGitData { states, pull_requests } = required;
+    let mut required_states: BTreeMap<EventId, RequiredObjects> = BTreeMap::new();
+    for (repo, slots) in admission.catalog().repositories() {
+        let repo_path = RepoPath::Announced(repo.clone());
+        let is_hosted = admission.hosted_repo(&repo).is_some_and(|hosted| hosted.status == EventStatus::Served);
         // Also what is kept for reasons that only the server knows: an archive.
-        let is_kept = slots.served.is_some() && folder_of(scene, &site).join("HEAD").exists();
+        let is_kept = slots.served.is_some() && repo_dir(snapshot, &repo_path).join("HEAD").exists();
         if !is_hosted && !is_kept {
             continue;
         }
         report.repositories += 1;
-        let best = registrar.states_for(&site).into_iter().find(|(_, place)| *place == Place::Served);
+        let best = admission.states_for(&repo_path).into_iter().find(|(_, status)| *status == EventStatus::Served);
         if let Some((id, oids)) = best.and_then(|(id, _)| Some((id, states.get(&id)?))) {
-            wanted.entry(id).or_insert_with(|| Wanted { oids: oids.clone(), sites: Vec::new() }).sites.push(site);
+            required_states
+                .entry(id)
+                .or_insert_with(|| RequiredObjects { oids: oids.clone(), repo_paths: Vec::new() })
+                .repo_paths
+                .push(repo_path);
         }
     }
-    report.states = wanted.len() as u64;
-    report.pulls = pulls.len() as u64;
-    let mut at_site: BTreeMap<Site, BTreeSet<String>> = BTreeMap::new();
-    for Wanted { oids, sites } in wanted.values().chain(pulls.values()) {
-        for site in sites {
-            at_site.entry(site.clone()).or_default().extend(oids.iter().cloned());
+    report.states = required_states.len() as u64;
+    report.pull_requests = pull_requests.len() as u64;
+    let mut at_site: BTreeMap<RepoPath, BTreeSet<String>> = BTreeMap::new();
+    for RequiredObjects { oids, repo_paths } in required_states.values().chain(pull_requests.values()) {
+        for repo_path in repo_paths {
+            at_site.entry(repo_path.clone()).or_default().extend(oids.iter().cloned());
         }
     }
-    let mut missing: BTreeMap<Site, BTreeSet<String>> = BTreeMap::new();
+    let mut missing: BTreeMap<RepoPath, BTreeSet<String>> = BTreeMap::new();
     let all = at_site.len() as u64;
-    for (done, (site, mut oids)) in (1..).zip(at_site) {
-        let folder = folder_of(scene, &site);
+    for (done, (repo_path, mut oids)) in (1..).zip(at_site) {
+        let folder = repo_dir(snapshot, &repo_path);
         if folder.join("HEAD").exists() {
             let looked = checker.targets(&folder).map_err(anyhow::Error::from).and_then(|targets| {
                 oids.extend(targets.iter().cloned());
-                let lacking: BTreeSet<String> = checker.missing(&folder, &oids)?.into_iter().collect();
-                Ok((targets, lacking))
+                let missing_here: BTreeSet<String> = checker.missing(&folder, &oids)?.into_iter().collect();
+                Ok((targets, missing_here))
             });
-            let (targets, lacking) = match looked {
+            let (targets, missing_here) = match looked {
                 Ok(looked) => looked,
                 Err(problem) => {
-                    report.complain(format!("{site}: cannot be looked at: {problem}"));
+                    report.add_problem(format!("{repo_path}: cannot be looked at: {problem}"));
                     continue;
                 }
             };
-            for oid in targets.intersection(&lacking) {
-                report.complain(format!("{site}: a ref points to {oid}, which is not all there"));
+            for oid in targets.intersection(&missing_here) {
+                report.add_problem(format!("{repo_path}: a ref points to {oid}, which is not all there"));
             }
-            missing.insert(site, lacking);
+            missing.insert(repo_path, missing_here);
         } else {
-            missing.insert(site, oids);
+            missing.insert(repo_path, oids);
         }
-        tell("checking git data", done, Some(all))?;
+        on_progress("checking git data", done, Some(all))?;
     }
-    for (what, wanted) in [("state", wanted), ("pull request", pulls)] {
-        for (id, Wanted { oids, sites }) in wanted {
+    for (what, required_states) in [("state", required_states), ("pull request", pull_requests)] {
+        for (id, RequiredObjects { oids, repo_paths }) in required_states {
             // A repository that is about to be brought into line may not have it yet; one of them has.
-            let is_whole = |site: &Site| missing.get(site).is_some_and(|lacking| lacking.is_disjoint(&oids));
-            if !sites.iter().any(is_whole) {
-                let places: Vec<String> = sites.iter().map(ToString::to_string).collect();
-                report.complain(format!("{what} {id}: its git data is not all there ({})", places.join(", ")));
+            let is_whole = |repo_path: &RepoPath| {
+                missing.get(repo_path).is_some_and(|missing_here| missing_here.is_disjoint(&oids))
+            };
+            if !repo_paths.iter().any(is_whole) {
+                let places: Vec<String> = repo_paths.iter().map(ToString::to_string).collect();
+                report.add_problem(format!("{what} {id}: its git data is not all there ({})", places.join(", ")));
             }
         }
     }
     Ok(())
 }
 
-fn folder_of(scene: &Scene, site: &Site) -> PathBuf {
-    scene.folder.join("git").join(grasp_git::layout::path_of(site))
+fn repo_dir(snapshot: &SnapshotInfo, repo_path: &RepoPath) -> PathBuf {
+    snapshot.folder.join("git").join(grasp_git::layout::path_of(repo_path))
 }

@@ -1,4 +1,4 @@
-//! `graspd key` and `graspd event`: enough to try a server by hand, without another program. For daily work there is ngit.
+//! `graspd key` and `graspd event`: enough to test a server without another program. For daily work use ngit.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures_util::{SinkExt, StreamExt};
-use grasp_core::net::{Purpose, Reach, Target};
+use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use nostr::event::{Event, EventBuilder, FinalizeEvent, Kind, Tag};
 use nostr::key::Keys;
 use nostr::nips::nip19::ToBech32;
@@ -17,60 +17,63 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{Context, Failure, json_argument, say};
-use crate::net::dialer::Dialler;
+use super::{CommandContext, CommandError, json_argument, print_line};
+use crate::net::dialer::Dialer;
 
-/// How long a relay may take to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time for publishing an event to a relay.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) fn key_command() -> Command {
     Command::new("key")
-        .about("Make a key for trying things out, or show whose key it is")
+        .about("Generate a key for tests, or show the public key of one")
         .long_about(
-            "Prints the public key (npub) of the secret key in a file. If there is no such file, a new key is made and kept \
-             there, readable by you alone. For anything that lasts use the key that you have, in a program made for it.",
+            "Prints the public key (npub) of the secret key in a file. If the file does not exist, a new key is \
+             generated and stored there, readable by you only. It is meant for tests: for other purposes use your \
+             own key, in a program that is made for it.",
         )
         .after_long_help(
             "Examples:\n  \
-             npub=$(graspd key me.nsec)          who I am, and if need be a new key\n  \
-             graspd key me.nsec --json           the same as hex, too",
+             npub=$(graspd key me.nsec)          the public key; generates a key if the file does not exist\n  \
+             graspd key me.nsec --json           the public key as npub and as hex",
         )
-        .arg(Arg::new("file").value_name("FILE").help("Where the secret key is kept").required(true))
+        .arg(Arg::new("file").value_name("FILE").help("File of the secret key").required(true))
         .arg(json_argument())
 }
 
-pub(super) fn run_key(_: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run_key(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let path = Path::new(required(arguments, "file"));
-    let keys = match read(path) {
-        Err(Failure::Failed(_)) if !path.exists() => make(path)?,
+    let keys = match read_key(path) {
+        Err(CommandError::Failed(_)) if !path.exists() => generate_key(path)?,
         other => other?,
     };
-    let npub = keys.public_key().to_bech32().map_err(|problem| Failure::Failed(problem.to_string()))?;
+    let npub = keys.public_key().to_bech32().map_err(|problem| CommandError::Failed(problem.to_string()))?;
     if arguments.get_flag("json") {
-        return say(json!({ "npub": npub, "hex": keys.public_key().to_hex() }));
+        return print_line(json!({ "npub": npub, "hex": keys.public_key().to_hex() }));
     }
-    say(npub)
+    print_line(npub)
 }
 
 pub(super) fn event_command() -> Command {
     Command::new("event")
-        .about("Sign an event, and publish it")
+        .about("Sign an event, and optionally publish it")
         .long_about(
-            "Signs an event with the key in a file (see `graspd key`). With --to it is published there: its id is printed, what \
-             the relay says about it goes to standard error, and a refusal is a failure. Without, the event itself is printed.",
+            "Signs an event with the key in a file (see `graspd key`). With --to it is published to that relay: its \
+             id is printed, the relay's message goes to standard error, and the command fails if the relay rejects \
+             the event. Without --to the event is printed.",
         )
         .after_long_help(
             "Examples:\n  \
-             graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \\\n      \
+             graspd event --key me.nsec --kind 30617 --tag d=hello --tag clone=$url --tag relays=ws://127.0.0.1:7334 \
+             \\\n      \
              --to ws://127.0.0.1:7334                                   announce a repository\n  \
              graspd event --key me.nsec --kind 1 --content hello        print a signed note",
         )
-        .arg(Arg::new("key").long("key").value_name("FILE").help("Where the secret key is kept").required(true))
+        .arg(Arg::new("key").long("key").value_name("FILE").help("File of the secret key").required(true))
         .arg(
             Arg::new("kind")
                 .long("kind")
                 .value_name("NUMBER")
-                .help("The kind of the event")
+                .help("Kind of the event")
                 .value_parser(value_parser!(u16))
                 .required(true),
         )
@@ -78,20 +81,20 @@ pub(super) fn event_command() -> Command {
             Arg::new("tag")
                 .long("tag")
                 .value_name("NAME=VALUE")
-                .help("A tag; as many as are needed")
+                .help("A tag; can be given several times")
                 .action(ArgAction::Append),
         )
-        .arg(Arg::new("content").long("content").value_name("TEXT").help("Its content").default_value(""))
-        .arg(Arg::new("to").long("to").value_name("RELAY").help("Publish it there (ws:// or wss://)"))
+        .arg(Arg::new("content").long("content").value_name("TEXT").help("Content of the event").default_value(""))
+        .arg(Arg::new("to").long("to").value_name("RELAY").help("Publish the event to this relay (ws:// or wss://)"))
         .arg(json_argument())
 }
 
-pub(super) fn run_event(_: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
-    let keys = read(Path::new(required(arguments, "key")))?;
+pub(super) fn run_event(_: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
+    let keys = read_key(Path::new(required(arguments, "key")))?;
     let kind = arguments.get_one::<u16>("kind").copied().unwrap_or_default();
     let mut tags = Vec::new();
     for text in arguments.get_many::<String>("tag").into_iter().flatten() {
-        let wrong = || Failure::Usage(format!("`{text}` is no tag: it is to be NAME=VALUE"));
+        let wrong = || CommandError::Usage(format!("`{text}` is not a tag of the form NAME=VALUE"));
         let (name, value) = text.split_once('=').ok_or_else(wrong)?;
         tags.push(Tag::parse([name, value]).map_err(|_| wrong())?);
     }
@@ -100,58 +103,59 @@ pub(super) fn run_event(_: &Context<'_>, arguments: &ArgMatches) -> Result<(), F
         .tags(tags)
         .custom_created_at(nostr::types::Timestamp::from(now))
         .finalize(&keys)
-        .map_err(|problem| Failure::Failed(format!("cannot be signed: {problem}")))?;
-    let Some(relay) = arguments.get_one::<String>("to") else { return say(event.as_json()) };
+        .map_err(|problem| CommandError::Failed(format!("cannot sign the event: {problem}")))?;
+    let Some(relay) = arguments.get_one::<String>("to") else { return print_line(event.as_json()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|problem| Failure::Failed(format!("cannot begin: {problem}")))?;
-    let (accepted, words) = runtime.block_on(publish(relay, &event))?;
+    let runtime = runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))?;
+    let (accepted, message) = runtime.block_on(publish(relay, &event))?;
     if !accepted {
-        return Err(Failure::Failed(format!("refused: {words}")));
+        return Err(CommandError::Failed(format!("the relay rejected the event: {message}")));
     }
     let id = event.id.to_hex();
     if arguments.get_flag("json") {
-        return say(json!({ "id": id, "answer": words }));
+        return print_line(json!({ "id": id, "answer": message }));
     }
-    if !words.is_empty() {
-        eprintln!("{words}");
+    if !message.is_empty() {
+        eprintln!("{message}");
     }
-    say(id)
+    print_line(id)
 }
 
 fn required<'a>(arguments: &'a ArgMatches, name: &str) -> &'a str {
     arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default()
 }
 
-fn read(path: &Path) -> Result<Keys, Failure> {
+fn read_key(path: &Path) -> Result<Keys, CommandError> {
     let text = fs::read_to_string(path)
-        .map_err(|problem| Failure::Failed(format!("cannot read the key in {}: {problem}", path.display())))?;
-    // The cause is dropped, because it may repeat a part of the key.
-    Keys::parse(text.trim()).map_err(|_| Failure::Usage(format!("{} does not hold a secret key", path.display())))
+        .map_err(|problem| CommandError::Failed(format!("cannot read the key in {}: {problem}", path.display())))?;
+    // The cause is left out, because it can contain a part of the key.
+    Keys::parse(text.trim())
+        .map_err(|_| CommandError::Usage(format!("{} does not contain a secret key", path.display())))
 }
 
-fn make(path: &Path) -> Result<Keys, Failure> {
+fn generate_key(path: &Path) -> Result<Keys, CommandError> {
     let keys = Keys::generate();
-    let keep = || -> io::Result<()> {
+    let write = || -> io::Result<()> {
         let secret = keys.secret_key().to_bech32().map_err(io::Error::other)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         writeln!(file, "{secret}")?;
         file.sync_all()
     };
-    keep().map_err(|problem| Failure::Failed(format!("cannot keep a key in {}: {problem}", path.display())))?;
+    write().map_err(|problem| CommandError::Failed(format!("cannot write a key to {}: {problem}", path.display())))?;
     Ok(keys)
 }
 
-/// Whether a relay takes an event, and what it says about it.
-async fn publish(relay: &str, event: &Event) -> Result<(bool, String), Failure> {
-    let failed = |problem: &dyn std::fmt::Display| Failure::Failed(format!("{relay}: {problem}"));
-    let target = Target::parse(relay, Purpose::Relay, Reach::Anything)
-        .map_err(|why| Failure::Usage(format!("{relay}: {why}; it is to be like ws://127.0.0.1:7334")))?;
-    let dialler = Dialler::new(Reach::Anything).map_err(|problem| failed(&problem))?;
-    let talk = async {
-        let route = dialler.route(target.clone()).await.map_err(|problem| failed(&problem))?;
-        let stream = dialler.connect(&route).await.map_err(|problem| failed(&problem))?;
-        let asked = tokio_tungstenite::client_async(target.to_string(), stream).await;
-        let (mut socket, _) = asked.map_err(|problem| failed(&problem))?;
+/// Publishes an event to a relay. Returns whether the relay accepted it, and the relay's message.
+async fn publish(relay: &str, event: &Event) -> Result<(bool, String), CommandError> {
+    let failed = |problem: &dyn std::fmt::Display| CommandError::Failed(format!("{relay}: {problem}"));
+    let target = OutboundUrl::parse(relay, UrlPurpose::Relay, AddressPolicy::Any)
+        .map_err(|why| CommandError::Usage(format!("{relay}: {why}; give a URL such as ws://127.0.0.1:7334")))?;
+    let dialer = Dialer::new(AddressPolicy::Any).map_err(|problem| failed(&problem))?;
+    let exchange = async {
+        let route = dialer.route(target.clone()).await.map_err(|problem| failed(&problem))?;
+        let stream = dialer.connect(&route).await.map_err(|problem| failed(&problem))?;
+        let handshake = tokio_tungstenite::client_async(target.to_string(), stream).await;
+        let (mut socket, _) = handshake.map_err(|problem| failed(&problem))?;
         let message = format!("[\"EVENT\",{}]", event.as_json());
         socket.send(Message::text(message)).await.map_err(|problem| failed(&problem))?;
         let id = event.id.to_hex();
@@ -163,7 +167,7 @@ async fn publish(relay: &str, event: &Event) -> Result<(bool, String), Failure> 
                 return Ok((answer[2] == true, answer[3].as_str().unwrap_or_default().to_owned()));
             }
         }
-        Err(failed(&"it has hung up without an answer"))
+        Err(failed(&"the relay closed the connection without an OK message"))
     };
-    timeout(PATIENCE, talk).await.map_err(|_| failed(&"no answer in time"))?
+    timeout(RELAY_TIMEOUT, exchange).await.map_err(|_| failed(&"the relay did not answer in time"))?
 }

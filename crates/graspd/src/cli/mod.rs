@@ -1,18 +1,18 @@
-//! Commands of the operator. Most of them talk to the running server through its admin socket.
+//! The commands of `graspd` other than `serve` and `config`. Most of them send a request to the running server through
+//! its admin socket.
 //!
-//! - [`call`]: one call to the server. [`table`]: columns. [`progress`]: how far something is.
-//! - [`mod@reference`]: documents that are made of the code.
-//! - One file per command, with its `command()` for the command line and its `run()`, both named in [`COMMANDS`].
+//! - One file per command, with its `command()` for the command line and its `run()`, both listed in [`COMMANDS`].
+//! - [`table`]: tables with aligned columns. [`mod@reference`]: reference pages generated from the code.
 //!
-//! Every command takes `--json`: one object, or one object per line for lists. The exit status is 0 when it went well, 1
-//! when it failed, 2 when it was called wrongly and 3 when no server answers.
+//! Every command has `--json`, which prints one object, or one object per line for lists. The exit status is 0 for
+//! success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no server is running.
+//!
+//! Runs on the main thread of a short-lived process. May use every other folder.
 
 mod backup;
-pub(crate) mod call;
 mod check;
 mod event;
 mod ngit_grasp;
-pub(crate) mod progress;
 mod purgatory;
 mod reference;
 mod relays;
@@ -20,7 +20,7 @@ mod reload;
 mod repos;
 mod status;
 mod sync;
-pub(crate) mod table;
+mod table;
 mod transfer;
 
 use std::io::Write;
@@ -31,51 +31,51 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use self::call::{Body, Line};
+use crate::admin::client::{AdminClient, CommandError, RequestBody, ResponseLine};
+use crate::backup::progress::terminal_safe;
 use crate::config;
-use crate::config::ConfigErrors;
 
-/// One command.
-struct Declared {
+/// One command: its definition and the function that runs it.
+struct CommandSpec {
     command: fn() -> Command,
-    run: fn(&Context<'_>, &ArgMatches) -> Result<(), Failure>,
+    run: fn(&CommandContext<'_>, &ArgMatches) -> Result<(), CommandError>,
 }
 
-/// All commands, in the order in which help lists them.
-const COMMANDS: &[Declared] = &[
-    Declared { command: status::command, run: status::run },
-    Declared { command: relays::command, run: relays::run },
-    Declared { command: repos::command, run: repos::run },
-    Declared { command: purgatory::command, run: purgatory::run },
-    Declared { command: sync::command, run: sync::run },
-    Declared { command: reload::command, run: reload::run },
-    Declared { command: check::command, run: check::run },
-    Declared { command: backup::backup_command, run: backup::backup },
-    Declared { command: backup::restore_command, run: backup::restore },
-    Declared { command: backup::verify_command, run: backup::verify },
-    Declared { command: transfer::export_command, run: transfer::export },
-    Declared { command: transfer::import_command, run: transfer::import },
-    Declared { command: ngit_grasp::command, run: ngit_grasp::run },
-    Declared { command: event::key_command, run: event::run_key },
-    Declared { command: event::event_command, run: event::run_event },
-    Declared { command: reference::commands_command, run: reference::run_commands },
-    Declared { command: reference::metrics_command, run: reference::run_metrics },
+/// All commands, in the order of the help.
+const COMMANDS: &[CommandSpec] = &[
+    CommandSpec { command: status::command, run: status::run },
+    CommandSpec { command: relays::command, run: relays::run },
+    CommandSpec { command: repos::command, run: repos::run },
+    CommandSpec { command: purgatory::command, run: purgatory::run },
+    CommandSpec { command: sync::command, run: sync::run },
+    CommandSpec { command: reload::command, run: reload::run },
+    CommandSpec { command: check::command, run: check::run },
+    CommandSpec { command: backup::backup_command, run: backup::backup },
+    CommandSpec { command: backup::restore_command, run: backup::restore },
+    CommandSpec { command: backup::verify_command, run: backup::verify },
+    CommandSpec { command: transfer::export_command, run: transfer::export },
+    CommandSpec { command: transfer::import_command, run: transfer::import },
+    CommandSpec { command: ngit_grasp::command, run: ngit_grasp::run },
+    CommandSpec { command: event::key_command, run: event::run_key },
+    CommandSpec { command: event::event_command, run: event::run_event },
+    CommandSpec { command: reference::commands_command, run: reference::run_commands },
+    CommandSpec { command: reference::metrics_command, run: reference::run_metrics },
 ];
 
-/// The whole command line of `graspd`.
+/// Returns the whole command line of `graspd`.
 pub(crate) fn command() -> Command {
-    config::command().subcommands(COMMANDS.iter().map(|declared| config::quietly((declared.command)())))
+    config::command().subcommands(COMMANDS.iter().map(|spec| config::with_hidden_settings((spec.command)())))
 }
 
-/// Runs the command that was given, if it is one of these.
+/// Runs the given command, if it is one of these.
 pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
     let (name, arguments) = matches.subcommand()?;
-    let declared = COMMANDS.iter().find(|declared| (declared.command)().get_name() == name)?;
-    Some(match (declared.run)(&Context { matches }, arguments) {
-        Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
+    let spec = COMMANDS.iter().find(|spec| (spec.command)().get_name() == name)?;
+    Some(match (spec.run)(&CommandContext { matches }, arguments) {
+        Ok(()) | Err(CommandError::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A relay's own words may be in it.
-            let lines: Vec<String> = failure.to_string().lines().map(table::plain).collect();
+            // The text can contain a message of a remote relay.
+            let lines: Vec<String> = failure.to_string().lines().map(terminal_safe).collect();
             eprintln!("graspd {name}: {}", lines.join("\n"));
             failure.code()
         }
@@ -84,118 +84,75 @@ pub(crate) fn run(matches: &ArgMatches) -> Option<ExitCode> {
 
 /// The argument `--json`.
 pub(crate) fn json_argument() -> Arg {
-    Arg::new("json").long("json").help("Print JSON instead of text for people").action(ArgAction::SetTrue)
+    Arg::new("json").long("json").help("Print JSON instead of text").action(ArgAction::SetTrue)
 }
 
-/// Reads a path. It is made absolute: whoever works with it may work in another folder.
-pub(crate) fn path_value() -> impl TypedValueParser<Value = PathBuf> {
+/// Parses a path and makes it absolute, because the server or git may use it in another folder.
+pub(crate) fn absolute_path_value() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
-/// What a command was started with.
-pub(crate) struct Context<'a> {
+/// The parsed command line that a command was started with.
+pub(crate) struct CommandContext<'a> {
     matches: &'a ArgMatches,
 }
 
-impl Context<'_> {
-    /// Where the server is reached.
-    pub(crate) fn socket(&self) -> Result<PathBuf, Failure> {
-        config::admin_socket(self.matches).map_err(Failure::Settings)?.ok_or_else(|| {
-            let text = "ADMIN_SOCKET is off, so that no command can reach the server; set it to a path and start the \
-                        server again";
-            Failure::Usage(text.to_owned())
-        })
+impl CommandContext<'_> {
+    /// Returns a client of the server that has these settings.
+    pub(crate) fn client(&self) -> Result<AdminClient, CommandError> {
+        Ok(AdminClient::new(config::admin_socket(self.matches).map_err(CommandError::Settings)?))
     }
 
-    /// Asks the server for something: see [`call::call`].
+    /// Sends one request to the server; see [`AdminClient::call`].
     pub(crate) fn call(
         &self,
         verb: &str,
-        body: Body,
-        on_line: &mut dyn FnMut(Line) -> Result<(), Failure>,
-    ) -> Result<Value, Failure> {
-        call::call(&self.socket()?, verb, body, on_line)
+        body: RequestBody,
+        on_line: &mut dyn FnMut(ResponseLine) -> Result<(), CommandError>,
+    ) -> Result<Value, CommandError> {
+        self.client()?.call(verb, body, on_line)
     }
 
-    /// The settings that a server would have that is started here and like this.
-    pub(crate) fn settings(&self) -> Result<config::Loaded, Failure> {
-        config::load(self.matches).map_err(Failure::Settings)
-    }
-}
-
-/// Why a command did not do what it was asked for.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// No server answers.
-    #[error(
-        "no server answers at {} ({why}).\n\
-         Is it running? `systemctl status graspd` or the terminal that it was started in says so; `graspd serve` starts it.\n\
-         If it runs with other settings, say where it is: the same --config, --admin-socket PATH or NGIT_ADMIN_SOCKET.",
-        socket.display()
-    )]
-    NotRunning { socket: PathBuf, why: std::io::Error },
-    /// The server says why not.
-    #[error("{text}")]
-    Refused { code: String, text: String },
-    /// Something went wrong here.
-    #[error("{0}")]
-    Failed(String),
-    /// It was called wrongly.
-    #[error("{0}")]
-    Usage(String),
-    /// The settings cannot be read.
-    #[error("{0}")]
-    Settings(ConfigErrors),
-    /// Whoever reads what is printed has seen enough.
-    #[error("nobody reads this any more")]
-    Unread,
-}
-
-impl Failure {
-    fn code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Unread => 0,
-            Self::Refused { .. } | Self::Failed(_) => 1,
-            Self::Usage(_) | Self::Settings(_) => 2,
-            Self::NotRunning { .. } => 3,
-        })
+    /// Returns the settings that a server started with this command line would have.
+    pub(crate) fn settings(&self) -> Result<config::LoadedConfig, CommandError> {
+        config::load(self.matches).map_err(CommandError::Settings)
     }
 }
 
-/// Prints text and a line break.
-pub(crate) fn say(text: impl std::fmt::Display) -> Result<(), Failure> {
+/// Prints a line to standard output.
+pub(crate) fn print_line(text: impl std::fmt::Display) -> Result<(), CommandError> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Ok(()) => Ok(()),
-        Err(problem) if problem.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::Unread),
-        Err(problem) => Err(Failure::Failed(format!("cannot print: {problem}"))),
+        Err(problem) if problem.kind() == std::io::ErrorKind::BrokenPipe => Err(CommandError::OutputClosed),
+        Err(problem) => Err(CommandError::Failed(format!("cannot write to standard output: {problem}"))),
     }
 }
 
-/// For commands whose exit status is their answer: it is the same when nobody reads what they print.
-pub(crate) fn or_unread(said: Result<(), Failure>) -> Result<(), Failure> {
+/// Ignores that standard output is closed, for commands whose exit status is their result.
+pub(crate) fn ignore_closed_output(said: Result<(), CommandError>) -> Result<(), CommandError> {
     match said {
-        Err(Failure::Unread) => Ok(()),
+        Err(CommandError::OutputClosed) => Ok(()),
         said => said,
     }
 }
 
-/// The text of a JSON value; nothing if it is none.
-pub(crate) fn text(value: &Value) -> &str {
+/// Returns the text of a JSON value; empty if it is not a text.
+pub(crate) fn json_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The number of a JSON value; zero if it is none.
-pub(crate) fn number(value: &Value) -> u64 {
+/// Returns the number of a JSON value; zero if it is not a number.
+pub(crate) fn json_number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// Words with commas between, without those that are empty.
-pub(crate) fn list<'t>(words: impl IntoIterator<Item = &'t str>) -> String {
+/// Joins the words that are not empty with commas.
+pub(crate) fn comma_separated<'t>(words: impl IntoIterator<Item = &'t str>) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// Does not react to lines: for answers that are one object.
-pub(crate) fn one_object(_: Line) -> Result<(), Failure> {
+/// Ignores the lines of a response, for requests that are answered with one object.
+pub(crate) fn ignore_lines(_: ResponseLine) -> Result<(), CommandError> {
     Ok(())
 }
 
@@ -204,23 +161,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_is_sound() {
+    fn command_line_definition_is_valid() {
         command().debug_assert();
     }
 
     #[test]
-    fn every_command_teaches() {
-        for declared in COMMANDS.iter().filter(|declared| !(declared.command)().is_hide_set()) {
-            let name = (declared.command)().get_name().to_owned();
+    fn every_command_has_help_with_an_example() {
+        for spec in COMMANDS.iter().filter(|spec| !(spec.command)().is_hide_set()) {
+            let name = (spec.command)().get_name().to_owned();
             let mut whole = command();
             whole.build();
             let command = whole.find_subcommand_mut(&name).expect("declared");
             assert!(command.get_about().is_some(), "{name}");
             let help = command.render_long_help().to_string();
             for expected in ["Example", &format!("graspd {name}"), "--json", "--admin-socket"] {
-                assert!(help.contains(expected), "{name} does not say {expected}: {help}");
+                assert!(help.contains(expected), "the help of {name} does not contain {expected}: {help}");
             }
-            assert!(!help.contains("--relay-filter-limit"), "{name} shows settings that do not concern it");
+            assert!(!help.contains("--relay-filter-limit"), "the help of {name} contains unrelated settings");
         }
     }
 }

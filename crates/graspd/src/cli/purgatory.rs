@@ -1,122 +1,135 @@
-//! `graspd purgatory`: what waits for git data.
+//! `graspd purgatory`: lists the events that wait for git data; retries the fetch, or drops an event.
 
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 
-use super::call::{Body, Line};
-use super::table::{Align, Table, plain};
-use super::{Context, Failure, json_argument, list, number, one_object, say, text};
+use super::table::{Align, Table};
+use super::{
+    CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
+};
+use crate::admin::client::{RequestBody, ResponseLine};
+use crate::backup::progress::terminal_safe;
 use crate::web::status::format::{count, duration};
 
-/// Digits of an object's or event's name that are shown.
-const DIGITS: usize = 12;
+/// Number of digits of an object id or event id in the table.
+const SHOWN_DIGITS: usize = 12;
 
 pub(super) fn command() -> Command {
     Command::new("purgatory")
-        .about("List the events that wait for git data; look for it now, or drop one")
+        .about("List the events that wait for git data; fetch it now, or drop an event")
         .long_about(
-            "Lists the events that are held because the git data that they name is not here: what each needs, where that is \
-             looked for, when next, and when it gives up.",
+            "Lists the events in purgatory: events that are not served yet, because the git data that they refer to \
+             is missing. Shows what each event needs, where that is fetched from, when the next attempt is, and when \
+             the event expires.",
         )
         .after_long_help(
             "Examples:\n  \
-             graspd purgatory                     list them\n  \
-             graspd purgatory retry               look for everything that is missing, now\n  \
-             graspd purgatory retry ngit          look for what repositories called ngit lack\n  \
-             graspd purgatory drop 3bf0c63fcb93   let one event go",
+             graspd purgatory                     list the events\n  \
+             graspd purgatory retry               fetch all missing git data now\n  \
+             graspd purgatory retry ngit          fetch what the repositories with the name ngit need\n  \
+             graspd purgatory drop 3bf0c63fcb93   drop one event",
         )
         .arg(json_argument().global(true))
         .subcommand(Command::new("list").about("List the events that wait for git data (this is the default)"))
         .subcommand(
             Command::new("retry")
-                .about("Look for missing git data now instead of at the next round")
+                .about("Fetch missing git data now instead of at the next round")
                 .long_about(
-                    "Looks for missing git data now instead of at the next round. The limits of other servers are kept: \
-                     those that want to be left in peace are asked when that is over.",
+                    "Fetches missing git data now instead of at the next round. The limits of the git servers still \
+                     apply: a server that has asked for a pause is contacted after it.",
                 )
-                .arg(Arg::new("what").value_name("ID|NAME").help("An event, or the name of repositories; else everything")),
+                .arg(
+                    Arg::new("what")
+                        .value_name("ID|NAME")
+                        .help("Only for this event, or for the repositories of this name; without it for all"),
+                ),
         )
         .subcommand(
             Command::new("drop")
-                .about("Let a held event go")
+                .about("Drop a held event")
                 .long_about(
-                    "Lets a held event go, on disk, too. Nothing is remembered of it: whoever still has it may offer it \
-                     again, and a relay that is followed will. To keep it away, put it on the blacklist.",
+                    "Drops a held event, also from the disk. The server does not remember it: clients can publish it \
+                     again, and sync fetches it again from a relay that has it. To reject it for good, add it to \
+                     EVENT_BLACKLIST.",
                 )
                 .arg(
                     Arg::new("what")
                         .value_name("ID")
-                        .help("The event, or enough digits of its id to tell it from others")
+                        .help("Id of the event, or enough of its first digits to be unique")
                         .required(true),
                 ),
         )
 }
 
-pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let below = arguments.subcommand();
     let as_json = arguments.get_flag("json") || below.is_some_and(|(_, below)| below.get_flag("json"));
-    let what = |below: &ArgMatches| Body::Arguments(json!({ "what": below.get_one::<String>("what") }));
+    let what = |below: &ArgMatches| RequestBody::Arguments(json!({ "what": below.get_one::<String>("what") }));
     match below {
         Some(("retry", below)) => {
-            let done = context.call("purgatory_retry", what(below), &mut one_object)?;
+            let done = context.call("purgatory_retry", what(below), &mut ignore_lines)?;
             if as_json {
-                return say(done);
+                return print_line(done);
             }
-            match number(&done["count"]) {
-                0 => say("Nothing is missing that could be looked for elsewhere."),
-                1 => say("What one repository lacks is being looked for."),
-                many => say(format!("What {many} repositories lack is being looked for.")),
+            match json_number(&done["count"]) {
+                0 => print_line("No git data is missing that could be fetched from another server."),
+                1 => print_line("Fetching the missing git data of one repository."),
+                many => print_line(format!("Fetching the missing git data of {many} repositories.")),
             }
         }
         Some(("drop", below)) => {
-            let done = context.call("purgatory_drop", what(below), &mut one_object)?;
+            let done = context.call("purgatory_drop", what(below), &mut ignore_lines)?;
             if as_json {
-                return say(done);
+                return print_line(done);
             }
             let dropped = &done["dropped"];
-            let kind = text(&dropped["kind"]).replace('_', " ");
-            say(format!("Dropped: the {kind} {} of {}.", text(&dropped["id"]), plain(&names(dropped))))
+            let kind = json_text(&dropped["kind"]).replace('_', " ");
+            print_line(format!(
+                "Dropped: the {kind} {} of {}.",
+                json_text(&dropped["id"]),
+                terminal_safe(&names(dropped))
+            ))
         }
         _ => show(context, as_json),
     }
 }
 
 fn names(held: &Value) -> String {
-    list(held["names"].as_array().into_iter().flatten().map(text))
+    comma_separated(held["names"].as_array().into_iter().flatten().map(json_text))
 }
 
-fn show(context: &Context<'_>, as_json: bool) -> Result<(), Failure> {
+fn show(context: &CommandContext<'_>, as_json: bool) -> Result<(), CommandError> {
     let mut table = Table::new(&[
         ("EVENT", Align::Left),
         ("KIND", Align::Left),
         ("REPOSITORY", Align::Left),
         ("NEEDS", Align::Left),
-        ("LOOKED FOR AT", Align::Left),
+        ("SOURCE", Align::Left),
         ("NEXT TRY", Align::Right),
-        ("GIVES UP IN", Align::Right),
+        ("EXPIRES IN", Align::Right),
     ]);
     let mut on_line = |line| match line {
-        Line::Item(held) if as_json => say(held),
-        Line::Item(held) => {
+        ResponseLine::Item(held) if as_json => print_line(held),
+        ResponseLine::Item(held) => {
             table.row(row(&held));
             Ok(())
         }
-        Line::Progress { .. } => Ok(()),
+        ResponseLine::Progress { .. } => Ok(()),
     };
-    context.call("purgatory", Body::none(), &mut on_line)?;
+    context.call("purgatory", RequestBody::none(), &mut on_line)?;
     match (as_json, table.is_empty()) {
         (true, _) => Ok(()),
-        (false, true) => say("Nothing waits for git data."),
-        (false, false) => say(table),
+        (false, true) => print_line("No event waits for git data."),
+        (false, false) => print_line(table),
     }
 }
 
 fn row(held: &Value) -> [String; 7] {
-    let short = |text: &str| text.chars().take(DIGITS).collect::<String>();
+    let short = |text: &str| text.chars().take(SHOWN_DIGITS).collect::<String>();
     let search = &held["search"];
     let first = search["examples"][0].as_str().or(held["objects"][0].as_str()).map(short);
-    let needs = match (number(&held["needs"]), search["missing"].as_u64(), first) {
-        (0, _, _) => "a state with its git data".to_owned(),
+    let needs = match (json_number(&held["needs"]), search["missing"].as_u64(), first) {
+        (0, _, _) => "a repository state with its git data".to_owned(),
         (1, _, Some(first)) => first,
         (_, Some(missing @ 1..), Some(first)) => format!("{first} … ({} missing)", count(missing)),
         (needs, _, Some(first)) => format!("{first} … ({} objects)", count(needs)),
@@ -127,29 +140,29 @@ fn row(held: &Value) -> [String; 7] {
         _ if search.is_object() => "now".to_owned(),
         _ => "-".to_owned(),
     };
-    let left = duration(number(&held["left_seconds"]));
+    let left = duration(json_number(&held["left_seconds"]));
     [
-        short(text(&held["id"])),
-        text(&held["kind"]).replace('_', " "),
+        short(json_text(&held["id"])),
+        json_text(&held["kind"]).replace('_', " "),
         names(held),
         needs,
-        places(search),
+        sources(search),
         next,
         if held["dormant"] == true { format!("{left} (dormant)") } else { left },
     ]
 }
 
-/// Where it is looked for: the first place, how it went there, and how many more there are.
-fn places(search: &Value) -> String {
+/// Returns where the data is fetched from: the first source, its last result, and the number of other sources.
+fn sources(search: &Value) -> String {
     let all = search["places"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(first) = all.iter().find(|place| place["asking"] == true).or(all.first()) else {
-        return "nowhere".to_owned();
+        return "none".to_owned();
     };
-    let url = text(&first["url"]).split("://").last().unwrap_or_default();
+    let url = json_text(&first["url"]).split("://").last().unwrap_or_default();
     let host = url.split('/').next().unwrap_or_default();
     let how = match (&first["outcome"], first["asking"] == true, first["waiting"] == true) {
-        (_, true, _) => " (being asked)".to_owned(),
-        (_, _, true) => " (waits for it)".to_owned(),
+        (_, true, _) => " (fetching)".to_owned(),
+        (_, _, true) => " (waiting for its limit)".to_owned(),
         (Value::String(outcome), ..) => format!(" ({})", outcome.replace('_', " ")),
         _ => String::new(),
     };

@@ -1,52 +1,54 @@
-//! `graspd commands --reference` and `graspd metrics --reference`: documents that are made of the code.
+//! `graspd commands --reference` and `graspd metrics --reference`: reference pages generated from the code.
 
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{Context, Failure, say};
-use crate::config::SETTINGS_HEADING;
-use crate::metrics::{Meter, Scales};
+use super::{CommandContext, CommandError, print_line};
+use crate::config::{MetricsLimits, SETTINGS_HEADING};
+use crate::metrics::Metrics;
 
-fn hidden(name: &'static str, about: &'static str) -> Command {
-    let reference = Arg::new("reference").long("reference").help("In Markdown").action(ArgAction::SetTrue);
+fn hidden_command(name: &'static str, about: &'static str) -> Command {
+    let reference = Arg::new("reference").long("reference").help("Print Markdown").action(ArgAction::SetTrue);
     Command::new(name).about(about).hide(true).arg(reference)
 }
 
 pub(super) fn commands_command() -> Command {
-    hidden("commands", "Print the reference of all commands")
+    hidden_command("commands", "Print the reference of all commands")
 }
 
 pub(super) fn metrics_command() -> Command {
-    hidden("metrics", "Print the reference of all measurements")
+    hidden_command("metrics", "Print the reference of all metrics")
 }
 
-pub(super) fn run_commands(_: &Context<'_>, _: &ArgMatches) -> Result<(), Failure> {
-    say(commands().trim_end())
+pub(super) fn run_commands(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(), CommandError> {
+    print_line(commands().trim_end())
 }
 
-pub(super) fn run_metrics(_: &Context<'_>, _: &ArgMatches) -> Result<(), Failure> {
-    say(Meter::with(Scales::default()).reference().trim_end())
+pub(super) fn run_metrics(_: &CommandContext<'_>, _: &ArgMatches) -> Result<(), CommandError> {
+    print_line(Metrics::with(MetricsLimits::default()).reference().trim_end())
 }
 
-/// The reference of all commands.
+/// Returns the reference of all commands (docs/commands.md).
 fn commands() -> String {
     let mut whole = super::command();
     whole.build();
     let mut text = "# Commands\n\n\
-        Made by `graspd commands --reference`; `graspd COMMAND --help` says the same. Without a command graspd serves.\n\n\
-        Most commands talk to the running server through its admin socket, which only the server's own user can open: run \
-        them in the same folder and as the same user, or say where it is with `--config FILE` or `--admin-socket PATH`. \
-        With `--json` they print one object, or one object per line for lists. The exit status is 0 when it went well, 1 \
-        when it failed, 2 when the command was called wrongly and 3 when no server answers.\n"
+        This page is generated from the code by `graspd commands --reference`; `graspd COMMAND --help` shows the same \
+        texts. Without a command graspd runs the server.\n\n\
+        Most commands send a request to the running server through its admin socket, which only the user that runs the \
+        server can open. Run them as that user and in the same folder as the server, or give its location with \
+        `--config FILE` or `--admin-socket PATH`. With `--json` they print one JSON object, or one object per line for \
+        lists. The exit status is 0 for success, 1 for a failure, 2 for wrong usage or invalid settings, and 3 if no \
+        server is running.\n"
         .to_owned();
     for command in whole.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
-        describe(&mut text, command, "graspd", 2);
+        write_command(&mut text, command, "graspd", 2);
     }
     text
 }
 
-fn describe(text: &mut String, command: &Command, before: &str, level: usize) {
+fn write_command(text: &mut String, command: &Command, before: &str, level: usize) {
     let name = format!("{before} {}", command.get_name());
     let _ = write!(text, "\n{} {name}\n\n", "#".repeat(level));
     let about = command.get_long_about().or(command.get_about());
@@ -54,7 +56,7 @@ fn describe(text: &mut String, command: &Command, before: &str, level: usize) {
     let _ = writeln!(text, "{}.", about.trim_end().trim_end_matches('.'));
     let own = |argument: &&Arg| {
         let is_setting = argument.get_help_heading().is_some_and(|heading| SETTINGS_HEADING.contains(&heading));
-        // What all commands of a group take stands with the group.
+        // Arguments that all subcommands share are listed with the command.
         let is_inherited = level > 2 && argument.is_global_set();
         !argument.is_hide_set()
             && !is_setting
@@ -66,19 +68,19 @@ fn describe(text: &mut String, command: &Command, before: &str, level: usize) {
         let _ = write!(text, "\n| Argument | Meaning |\n|---|---|\n");
         for argument in arguments {
             let help = argument.get_help().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
-            let _ = writeln!(text, "| `{}` | {help} |", shown(argument).replace('|', "\\|"));
+            let _ = writeln!(text, "| `{}` | {help} |", argument_usage(argument).replace('|', "\\|"));
         }
     }
     if let Some(after) = command.get_after_long_help() {
         let _ = write!(text, "\n```text\n{}\n```\n", after.to_string().trim_end());
     }
     for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
-        describe(text, below, &name, level + 1);
+        write_command(text, below, &name, level + 1);
     }
 }
 
-/// An argument as it is typed.
-fn shown(argument: &Arg) -> String {
+/// Returns an argument as it is typed.
+fn argument_usage(argument: &Arg) -> String {
     let value = argument.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
     let takes = argument.get_action().takes_values();
     match (argument.get_long(), value.filter(|_| takes)) {
@@ -96,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_is_the_one_in_the_documents() {
+    fn docs_commands_md_is_up_to_date() {
         let documented = include_str!("../../../../docs/commands.md");
-        assert!(commands() == documented, "run: cargo run -- commands --reference > docs/commands.md");
+        assert!(commands() == documented, "run: cargo run -p graspd -- commands --reference > docs/commands.md");
     }
 
     #[test]
-    fn every_command_is_in_the_reference_and_no_setting_is() {
+    fn reference_has_every_command_and_no_setting() {
         let text = commands();
         for command in super::super::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             assert!(text.contains(&format!("\n## graspd {}\n", command.get_name())), "{}", command.get_name());

@@ -1,50 +1,56 @@
-//! `graspd relays`: the relays that are followed, and what the operator can want of one.
+//! `graspd relays`: lists the relays that are followed, and retries, pauses, resumes or resets one.
 
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
 
-use super::call::{Body, Line};
-use super::table::{Align, Table, plain};
-use super::{Context, Failure, json_argument, list, number, one_object, say, text};
+use super::table::{Align, Table};
+use super::{
+    CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
+};
+use crate::admin::client::{RequestBody, ResponseLine};
+use crate::backup::progress::terminal_safe;
 use crate::web::status::format::{count, duration};
 
-/// Characters of a reason that fit beside everything else.
-const WHY: usize = 60;
+/// Maximum number of characters of a reason in the table.
+const MAX_REASON_CHARS: usize = 60;
 
 pub(super) fn command() -> Command {
     let one = |name, about, long: &'static str| Command::new(name).about(about).long_about(long).arg(url_argument());
     Command::new("relays")
-        .about("List the relays that are followed; retry, pause, resume or forget one")
+        .about("List the relays that are followed; retry, pause, resume or reset one")
         .long_about(
-            "Lists the relays that are followed: where each connection stands, how the relay is, when it is tried again \
-             and why, for how long something of it may be missing here, how many repositories are complete, and which of \
-             its slots for requests are in use.",
+            "Lists the relays that are followed: state of the connection, health, repositories that are completely \
+             synced / repositories that list the relay, how far this server may be behind (LAG), requests in use / \
+             allowed (SLOTS), when the relay is tried again, new events received from it, and the reason of the last \
+             failure.",
         )
         .after_long_help(
             "Examples:\n  \
-             graspd relays                              list them\n  \
-             graspd relays --json | jq -r .url          their URLs\n  \
-             graspd relays retry wss://relay.example    dial one now that is resting after failures\n  \
-             graspd relays pause wss://relay.example    leave one alone until `resume`, also after a restart",
+             graspd relays                              list the relays\n  \
+             graspd relays --json | jq -r .url          print their URLs\n  \
+             graspd relays retry wss://relay.example    connect now, without waiting for the end of the backoff\n  \
+             graspd relays pause wss://relay.example    disconnect until `resume`, even after a restart",
         )
         .arg(json_argument().global(true))
         .subcommand(Command::new("list").about("List the relays that are followed (this is the default)"))
         .subcommand(one(
             "retry",
-            "Dial a relay now, whatever its health",
-            "Dials a relay now, whatever its health: a backoff, and a relay that wanted nothing to do with us, are forgiven.",
+            "Connect to a relay now, whatever its health",
+            "Connects to a relay now, whatever its health: ends its backoff, and tries a relay again that has \
+             rejected this server.",
         ))
         .subcommand(one(
             "pause",
-            "Leave a relay alone until told otherwise",
-            "Hangs up and leaves a relay alone until `graspd relays resume`, also after a restart of the server.",
+            "Disconnect from a relay until it is resumed",
+            "Disconnects from a relay and does not use it until `graspd relays resume`, even after a restart of the \
+             server.",
         ))
-        .subcommand(one("resume", "No longer leave a relay alone", "No longer leaves a relay alone: it is dialled again."))
+        .subcommand(one("resume", "Use a paused relay again", "Ends a pause: the server connects to the relay again."))
         .subcommand(one(
             "forget",
-            "Forget how a relay has been, and meet it anew",
-            "Forgets how a relay has been (its health, the limits that it taught us, its totals), hangs up, and meets it anew \
-             if a repository still names it. What came from it stays; `graspd sync` compares everything.",
+            "Discard everything learned about a relay, and start again",
+            "Discards what was learned about a relay (health, limits, totals), disconnects, and starts again if a \
+             repository still lists the relay. Events that came from it stay. `graspd sync` then compares everything.",
         ))
 }
 
@@ -52,35 +58,41 @@ pub(super) fn url_argument() -> Arg {
     Arg::new("relay").value_name("URL").help("The relay, such as wss://relay.example").required(true)
 }
 
-pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     match arguments.subcommand() {
-        Some((order @ ("retry" | "pause" | "resume" | "forget"), arguments)) => give(context, order, arguments),
-        _ => show(context, arguments.get_flag("json") || json_below(arguments)),
+        Some((action @ ("retry" | "pause" | "resume" | "forget"), arguments)) => {
+            send_command(context, action, arguments)
+        }
+        _ => show(context, arguments.get_flag("json") || has_json_flag_after_subcommand(arguments)),
     }
 }
 
-/// Whether `--json` stands behind the subcommand.
-fn json_below(arguments: &ArgMatches) -> bool {
+/// Returns whether `--json` is given after the subcommand.
+fn has_json_flag_after_subcommand(arguments: &ArgMatches) -> bool {
     arguments.subcommand().is_some_and(|(_, below)| below.get_flag("json"))
 }
 
-fn give(context: &Context<'_>, order: &str, arguments: &ArgMatches) -> Result<(), Failure> {
+fn send_command(context: &CommandContext<'_>, action: &str, arguments: &ArgMatches) -> Result<(), CommandError> {
     let relay = arguments.get_one::<String>("relay");
-    let done = context.call(&format!("relay_{order}"), Body::Arguments(json!({ "relay": relay })), &mut one_object)?;
+    let done = context.call(
+        &format!("relay_{action}"),
+        RequestBody::Arguments(json!({ "relay": relay })),
+        &mut ignore_lines,
+    )?;
     if arguments.get_flag("json") {
-        return say(&done);
+        return print_line(&done);
     }
-    let url = plain(text(&done["url"]));
-    let what = match order {
-        "retry" => "is being dialled",
-        "pause" => "is left alone until `graspd relays resume`, also after a restart",
-        "resume" => "is followed again",
-        _ => "is forgotten; whoever names it makes it known again",
+    let url = terminal_safe(json_text(&done["url"]));
+    let what = match action {
+        "retry" => "connecting now",
+        "pause" => "paused until `graspd relays resume`, even after a restart",
+        "resume" => "resumed",
+        _ => "discarded what was learned; the relay is used again if a repository or a setting lists it",
     };
-    say(format!("{url} {what}."))
+    print_line(format!("{url}: {what}."))
 }
 
-fn show(context: &Context<'_>, as_json: bool) -> Result<(), Failure> {
+fn show(context: &CommandContext<'_>, as_json: bool) -> Result<(), CommandError> {
     let mut table = Table::new(&[
         ("RELAY", Align::Left),
         ("STATE", Align::Left),
@@ -93,18 +105,18 @@ fn show(context: &Context<'_>, as_json: bool) -> Result<(), Failure> {
         ("WHY", Align::Left),
     ]);
     let mut on_line = |line| match line {
-        Line::Item(relay) if as_json => say(relay),
-        Line::Item(relay) => {
+        ResponseLine::Item(relay) if as_json => print_line(relay),
+        ResponseLine::Item(relay) => {
             table.row(row(&relay));
             Ok(())
         }
-        Line::Progress { .. } => Ok(()),
+        ResponseLine::Progress { .. } => Ok(()),
     };
-    context.call("relays", Body::none(), &mut on_line)?;
+    context.call("relays", RequestBody::none(), &mut on_line)?;
     match (as_json, table.is_empty()) {
         (true, _) => Ok(()),
-        (false, true) => say("No relay is followed: no repository names another one, and none is configured."),
-        (false, false) => say(table),
+        (false, true) => print_line("No relay is followed: no repository lists another relay, and none is configured."),
+        (false, false) => print_line(table),
     }
 }
 
@@ -112,24 +124,24 @@ fn row(relay: &Value) -> [String; 9] {
     let state = match relay {
         _ if relay["is_self"] == true => "this service".to_owned(),
         _ if relay["paused"] == true => "paused".to_owned(),
-        _ => text(&relay["state"]).replace('_', " "),
+        _ => json_text(&relay["state"]).replace('_', " "),
     };
     let seconds = |name: &str| relay[name].as_u64().map_or("-".to_owned(), duration);
     let subscriptions = &relay["subscriptions"];
-    let used = number(&subscriptions["live"]) + number(&subscriptions["requests"]);
+    let used = json_number(&subscriptions["live"]) + json_number(&subscriptions["requests"]);
     let slots = relay["limits"]["slots"].as_u64().map_or(used.to_string(), |slots| format!("{used}/{slots}"));
     let next = relay["quiet_seconds"].as_u64().or(relay["retry_in_seconds"].as_u64());
     let next = if relay["paused"] == true { None } else { next };
-    let why: String = text(&relay["why"]).chars().take(WHY).collect();
+    let why: String = json_text(&relay["why"]).chars().take(MAX_REASON_CHARS).collect();
     [
-        text(&relay["url"]).to_owned(),
+        json_text(&relay["url"]).to_owned(),
         state,
-        text(&relay["health"]).replace('_', " "),
-        format!("{}/{}", count(number(&relay["covered"])), count(number(&relay["repositories"]))),
+        json_text(&relay["health"]).replace('_', " "),
+        format!("{}/{}", count(json_number(&relay["covered"])), count(json_number(&relay["repositories"]))),
         seconds("lag_seconds"),
         slots,
         next.map_or("-".to_owned(), duration),
-        count(number(&relay["events_received"])),
-        list([why.as_str(), if relay["bootstrap"] == true { "(configured)" } else { "" }]),
+        count(json_number(&relay["events_received"])),
+        comma_separated([why.as_str(), if relay["bootstrap"] == true { "(configured)" } else { "" }]),
     ]
 }

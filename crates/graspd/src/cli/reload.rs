@@ -1,19 +1,22 @@
-//! `graspd reload`: has the server read its settings again.
+//! `graspd reload`: makes the server read its settings again.
 
 use clap::{ArgMatches, Command};
 
-use super::call::Body;
-use super::table::plain;
-use super::{Context, Failure, json_argument, list, number, one_object, say, text};
+use super::{
+    CommandContext, CommandError, comma_separated, ignore_lines, json_argument, json_number, json_text, print_line,
+};
+use crate::admin::client::RequestBody;
+use crate::backup::progress::terminal_safe;
 
 pub(super) fn command() -> Command {
     Command::new("reload")
-        .about("Have the server read its settings again: lists, limits, log level")
+        .about("Make the server read its settings again: moderation lists, limits, log level and others")
         .long_about(
-            "Has the server read its settings again, from where it read them at its start: its TOML file, .env in its \
-             folder, and its environment, which is that of its start. Flags stay as they were given. What can change \
-             without a restart holds at once; the others are named. If anything is wrong, nothing changes.\n\n\
-             SIGHUP does the same, and says in the log what came of it.",
+            "Makes the server read its settings again from the same sources as at its start: its TOML file, .env in \
+             its folder, and moderation lists in files. Flags and environment variables are those of the start. \
+             Settings that can change without a restart take effect at once; the others are listed. If a setting is \
+             invalid, nothing changes.\n\n\
+             SIGHUP does the same, and logs the result.",
         )
         .after_long_help(
             "Example:\n  \
@@ -22,31 +25,37 @@ pub(super) fn command() -> Command {
         .arg(json_argument())
 }
 
-pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
-    let done = context.call("reload", Body::none(), &mut one_object)?;
+pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
+    let done = context.call("reload", RequestBody::none(), &mut ignore_lines)?;
     if arguments.get_flag("json") {
-        return say(&done);
+        return print_line(&done);
     }
     let items = |name: &str| done[name].as_array().map(Vec::as_slice).unwrap_or_default();
     for changed in items("changed") {
-        let line = format!("{}: {} -> {}", text(&changed["name"]), text(&changed["from"]), text(&changed["to"]));
-        say(plain(&line))?;
+        let line = format!(
+            "{}: {} -> {}",
+            json_text(&changed["name"]),
+            json_text(&changed["from"]),
+            json_text(&changed["to"])
+        );
+        print_line(terminal_safe(&line))?;
     }
     if done["lists_changed"] == true {
-        say(format!("The lists are others now; {} repositories that were here are banned.", number(&done["banned"])))?;
+        let banned = json_number(&done["banned"]);
+        print_line(format!("The moderation lists have changed; {banned} hosted repositories are now banned."))?;
     }
     for warning in items("warnings") {
-        say(plain(&format!("warning: {}", text(warning))))?;
+        print_line(terminal_safe(&format!("warning: {}", json_text(warning))))?;
     }
-    let restart = list(items("restart").iter().map(text));
+    let restart = comma_separated(items("restart").iter().map(json_text));
     if !restart.is_empty() {
-        say(format!("These hold after a restart: {restart}."))?;
+        print_line(format!("These settings need a restart: {restart}."))?;
     }
     if items("changed").is_empty() && restart.is_empty() && done["lists_changed"] != true {
-        say("Nothing has changed.")?;
-        let fixed = list(items("fixed").iter().map(text));
+        print_line("No setting has changed.")?;
+        let fixed = comma_separated(items("fixed").iter().map(json_text));
         if !fixed.is_empty() {
-            say(format!("These stand in the server's environment, which is that of its start: {fixed}."))?;
+            print_line(format!("These settings are environment variables and need a restart to change: {fixed}."))?;
         }
     }
     Ok(())

@@ -1,51 +1,50 @@
-//! `graspd sync`: reconciles everything with a relay, now.
+//! `graspd sync`: reconciles all repositories with one relay.
 
 use clap::{ArgMatches, Command};
 use serde_json::json;
 
-use super::call::{Body, Line};
-use super::progress::Progress;
 use super::relays::url_argument;
-use super::table::plain;
-use super::{Context, Failure, json_argument, number, say, text};
+use super::{CommandContext, CommandError, json_argument, json_number, json_text, print_line};
+use crate::admin::client::{RequestBody, ResponseLine};
+use crate::backup::progress::{Progress, terminal_safe};
 use crate::web::status::format::count;
 
 pub(super) fn command() -> Command {
     Command::new("sync")
-        .about("Reconcile everything with a relay now, and show how far that is")
+        .about("Reconcile all repositories with a relay now, and show the progress")
         .long_about(
-            "Reconciles everything that is followed with a relay, now, and follows that to its end. The exit status is 0 \
-             when everything that the relay has is here, and 1 when the relay failed. Ctrl-C ends the command, not what it \
-             has begun.",
+            "Compares everything that the repositories here need with what a relay has, fetches what is missing, and \
+             waits until that is done. The exit status is 0 if everything that the relay has is here, and 1 if the \
+             relay failed. Ctrl-C ends the command; the server finishes the work.",
         )
         .after_long_help("Example:\n  graspd sync wss://relay.example")
         .arg(url_argument())
         .arg(json_argument())
 }
 
-pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let as_json = arguments.get_flag("json");
     let relay = arguments.get_one::<String>("relay");
     let mut progress = Progress::new();
     let mut on_line = |line| {
         match line {
-            Line::Progress { what, done, total } if as_json => {
-                say(json!({ "progress": { "what": what, "done": done, "total": total } }))?;
+            ResponseLine::Progress { what, done, total } if as_json => {
+                print_line(json!({ "progress": { "what": what, "done": done, "total": total } }))?;
             }
-            Line::Progress { what, done, total } => progress.show(&what, done, total),
-            Line::Item(_) => {}
+            ResponseLine::Progress { what, done, total } => progress.show(&what, done, total),
+            ResponseLine::Item(_) => {}
         }
         Ok(())
     };
-    let done = context.call("sync", Body::Arguments(json!({ "relay": relay })), &mut on_line)?;
+    let done = context.call("sync", RequestBody::Arguments(json!({ "relay": relay })), &mut on_line)?;
     drop(progress);
     if as_json {
-        return say(&done);
+        return print_line(&done);
     }
-    let (events, repositories) = (number(&done["events"]), number(&done["repositories"]));
-    let url = plain(text(&done["url"]));
-    say(format!(
-        "Everything of {} repositories that {url} has is here; {} events were new.",
+    let (events, repositories) = (json_number(&done["events"]), json_number(&done["repositories"]));
+    let url = terminal_safe(json_text(&done["url"]));
+    print_line(format!(
+        "Done: {} repositories have everything that {url} has; {} new events.",
         count(repositories),
         count(events)
     ))

@@ -1,37 +1,39 @@
-//! Columns for people.
+//! Tables with aligned columns for the terminal.
 
 use std::fmt;
 
-/// Where the text of a column stands.
+use crate::backup::progress::terminal_safe;
+
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Align {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A column: its heading and where its text stands.
+/// A column: its heading and its alignment.
 pub(crate) type Column = (&'static str, Align);
 
-/// A table with a line of headings. Displaying it aligns the columns.
+/// A table with a line of headings. `Display` aligns the columns.
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns and no rows.
+    /// Returns a table with these columns and no rows.
     pub(crate) fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row. What strangers have written is made harmless.
+    /// Adds a row. Control characters in the cells are replaced.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| plain(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| terminal_safe(cell)).collect());
     }
 
-    /// Whether it has no rows.
+    /// Returns whether there are no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -64,15 +66,6 @@ impl fmt::Display for Table {
     }
 }
 
-/// Text without characters that could disturb a terminal: those that control it, and those that turn the direction of
-/// reading.
-pub(crate) fn plain(text: &str) -> String {
-    let disturbs = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if disturbs(c) { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,10 +79,5 @@ mod tests {
         let expected =
             "NAME               REPOS  WHY\nwss://a.example        7\nb                1234567  no connection";
         assert_eq!(table.to_string(), expected);
-    }
-
-    #[test]
-    fn strangers_cannot_disturb_a_terminal() {
-        assert_eq!(plain("a\u{1b}[2Jb\nc\u{202e}d\u{9b}é"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}é");
     }
 }

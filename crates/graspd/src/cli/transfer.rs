@@ -1,4 +1,4 @@
-//! `graspd export` and `import`: events as lines of JSON.
+//! `graspd export` and `graspd import`: events as lines of JSON.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::json;
 
-use super::progress::Progress;
 use super::table::{Align, Table};
-use super::{Context, Failure, json_argument, say};
-use crate::backup::export::Output;
-use crate::backup::import::{Import, Tally};
-use crate::backup::snapshot::failed;
+use super::{CommandContext, CommandError, json_argument, print_line};
+use crate::backup::export::EventExport;
+use crate::backup::import::{EventImport, ImportCounts};
+use crate::backup::progress::Progress;
 use crate::web::status::format::count;
 
 fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
@@ -21,42 +20,42 @@ fn list(name: &'static str, placeholder: &'static str, help: &'static str) -> Ar
 pub(super) fn export_command() -> Command {
     let time = |name, help| Arg::new(name).long(name).value_name("SECONDS").help(help).value_parser(value_parser!(u64));
     Command::new("export")
-        .about("Write served events to a file, one JSON object per line")
+        .about("Write the served events to a file, one JSON object per line")
         .long_about(
-            "Writes served events to a file, or to standard output, one per line, in the order in which they came. They \
-             are signed, so that any relay can take them. Beside FILE a note FILE.graspd-progress says how far it is: \
-             --resume goes on there, after an interruption or with what came since.",
+            "Writes the served events to a file or to standard output, one per line, in the order of their arrival. \
+             They are signed, so that any relay can accept them. The file FILE.graspd-progress records the progress: \
+             with --resume the command continues after an interruption, or adds the events that have arrived since.",
         )
         .after_long_help(
             "Examples:\n  \
              graspd export events.jsonl                    all served events\n  \
-             graspd export events.jsonl --resume           go on, or add what came since\n  \
+             graspd export events.jsonl --resume           continue, or add new events\n  \
              graspd export - --kinds 30617,30618 | wc -l   announcements and states, to another program\n  \
              graspd export tool.jsonl --repo tool          a repository with its issues, pull requests and comments",
         )
-        .arg(Arg::new("file").value_name("FILE").help("The file to make; - or nothing for standard output"))
-        .arg(list("kinds", "KIND", "Only these kinds").value_parser(value_parser!(u64)))
-        .arg(list("authors", "KEY", "Only of these authors, as npub or hex"))
-        .arg(Arg::new("repo").long("repo").value_name("NAME").help("Only what belongs to repositories of this name"))
-        .arg(time("since", "Only what was made at this time or later, in unix seconds"))
-        .arg(time("until", "Only what was made at this time or before, in unix seconds"))
+        .arg(Arg::new("file").value_name("FILE").help("File to create; - or nothing for standard output"))
+        .arg(list("kinds", "KIND", "Only events of these kinds").value_parser(value_parser!(u64)))
+        .arg(list("authors", "KEY", "Only events of these authors, as npub or hex"))
+        .arg(Arg::new("repo").long("repo").value_name("NAME").help("Only events of repositories of this name"))
+        .arg(time("since", "Only events created at this time or later, in unix seconds"))
+        .arg(time("until", "Only events created at this time or earlier, in unix seconds"))
         .arg(Arg::new("held").long("held").help("Also events that wait for git data").action(ArgAction::SetTrue))
         .arg(
             Arg::new("after-seq")
                 .long("after-seq")
                 .value_name("N")
-                .help("Only what came behind this sequence number, to standard output")
+                .help("Only events after this sequence number; for standard output")
                 .value_parser(value_parser!(u64)),
         )
-        .arg(Arg::new("resume").long("resume").help("Go on with FILE").action(ArgAction::SetTrue))
-        .arg(json_argument().help("Print how many there were as JSON, on standard error"))
+        .arg(Arg::new("resume").long("resume").help("Continue an export to FILE").action(ArgAction::SetTrue))
+        .arg(json_argument().help("Print the number of events as JSON, to standard error"))
 }
 
-pub(super) fn export(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn export(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let numbers: Vec<u64> = arguments.get_many("kinds").into_iter().flatten().copied().collect();
     let authors: Vec<&String> = arguments.get_many("authors").into_iter().flatten().collect();
     let number = |name: &str| arguments.get_one::<u64>(name).copied();
-    let wanted = json!({
+    let filter = json!({
         "kinds": numbers,
         "authors": authors,
         "repo": arguments.get_one::<String>("repo"),
@@ -66,13 +65,17 @@ pub(super) fn export(context: &Context<'_>, arguments: &ArgMatches) -> Result<()
     });
     let file = arguments.get_one::<String>("file").filter(|file| *file != "-");
     let (after, resume) = (number("after-seq"), arguments.get_flag("resume"));
-    let output = match (file, after, resume) {
-        (None, after, false) => Output::standard(wanted, after.unwrap_or(0)),
-        (None, _, true) => return Err(Failure::Usage("--resume needs a FILE; use --after-seq instead".to_owned())),
-        (Some(_), Some(_), _) => return Err(Failure::Usage("--after-seq is for standard output".to_owned())),
-        (Some(file), None, resume) => Output::file(Path::new(file), wanted, resume).map_err(failed)?,
+    let event_export = match (file, after, resume) {
+        (None, after, false) => EventExport::to_stdout(filter, after.unwrap_or(0)),
+        (None, _, true) => {
+            return Err(CommandError::Usage("--resume needs a FILE; use --after-seq instead".to_owned()));
+        }
+        (Some(_), Some(_), _) => {
+            return Err(CommandError::Usage("--after-seq works with standard output only".to_owned()));
+        }
+        (Some(file), None, resume) => EventExport::to_file(Path::new(file), filter, resume)?,
     };
-    let done = output.fill(context)?;
+    let done = event_export.run(&context.client()?)?;
     if arguments.get_flag("json") {
         eprintln!("{done}");
     } else {
@@ -83,36 +86,37 @@ pub(super) fn export(context: &Context<'_>, arguments: &ArgMatches) -> Result<()
 
 pub(super) fn import_command() -> Command {
     Command::new("import")
-        .about("Bring events from a file into the running server")
+        .about("Import events from a file into the running server")
         .long_about(
-            "Brings events into the running server, one per line. They go the way of events that clients publish: their \
-             signatures are checked, the policy decides, and what needs git data waits for it. Only the budget of the \
-             network does not hold. Beside FILE a note says how far it is: run the same command again after an \
-             interruption and it goes on. What was refused for want of something that comes later is tried once more \
-             at the end.",
+            "Imports events into the running server, one per line. They are treated like events of clients: \
+             signatures are checked, the policy decides, and events without their git data wait for it. Only the \
+             rate limit per network does not apply. A file next to FILE records the progress: run the same command \
+             again to continue after an interruption. Events that are rejected because they depend on something \
+             later in the file are tried again at the end.",
         )
         .after_long_help(
             "Examples:\n  \
-             graspd import events.jsonl               bring them in, or go on after an interruption\n  \
-             graspd import events.jsonl --protected   also what only its author may publish: the file is an export of \
-             this server\n  \
-             zcat events.jsonl.gz | graspd import -   from another program; an interruption begins anew",
+             graspd import events.jsonl               import, or continue after an interruption\n  \
+             graspd import events.jsonl --protected   also protected events: the file is an export of this server\n  \
+             zcat events.jsonl.gz | graspd import -   from another program; cannot be continued",
         )
-        .arg(Arg::new("file").value_name("FILE").help("The file; - for standard input").required(true))
+        .arg(Arg::new("file").value_name("FILE").help("File to import; - for standard input").required(true))
         .arg(
             Arg::new("protected")
                 .long("protected")
-                .help("Take events that only their authors may publish (NIP-70): you vouch that they did, here")
+                .help(
+                    "Accept protected events (NIP-70), which only their authors may publish: you confirm that they did",
+                )
                 .action(ArgAction::SetTrue),
         )
         .arg(json_argument())
 }
 
-pub(super) fn import(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn import(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let file = arguments.get_one::<String>("file").map_or("-", String::as_str);
     let protected = arguments.get_flag("protected");
-    let cannot = |problem: std::io::Error| Failure::Failed(format!("cannot keep what is read: {problem}"));
-    // What comes through a pipe cannot be read again.
+    let cannot = |problem: std::io::Error| CommandError::Failed(format!("cannot store standard input: {problem}"));
+    // The import can need several passes, so standard input is stored in a file first.
     let spool = if file == "-" {
         let folder = tempfile::TempDir::with_prefix("graspd-import-").map_err(cannot)?;
         let path = folder.path().join("events.jsonl");
@@ -123,43 +127,45 @@ pub(super) fn import(context: &Context<'_>, arguments: &ArgMatches) -> Result<()
         None
     };
     let path: PathBuf = spool.as_ref().map_or_else(|| PathBuf::from(file), |(path, _)| path.clone());
-    let tally = bring(context, &path, protected)?;
+    let counts = import_file(context, &path, protected)?;
     if arguments.get_flag("json") {
-        return say(tally.value());
+        return print_line(counts.to_json());
     }
-    say(table(&tally))
+    print_line(import_table(&counts))
 }
 
-/// Brings a file in.
-fn bring(context: &Context<'_>, path: &Path, protected: bool) -> Result<Tally, Failure> {
-    let import = Import::of(context, path, protected).map_err(failed)?;
-    if import.goes_on() {
-        eprintln!("going on where it was interrupted");
+/// Imports a file, with progress output.
+fn import_file(context: &CommandContext<'_>, path: &Path, protected: bool) -> Result<ImportCounts, CommandError> {
+    let client = context.client()?;
+    let import = EventImport::open(&client, path, protected)?;
+    if import.is_resumed() {
+        eprintln!("continuing an interrupted import");
     }
-    go_on(import.run(&mut Some(Progress::new())))
+    with_resume_hint(import.run(&mut Some(Progress::new())))
 }
 
-/// Brings a file in and says nothing of it.
-pub(super) fn bring_quietly(context: &Context<'_>, path: &Path) -> Result<Tally, Failure> {
-    go_on(Import::of(context, path, false).map_err(failed)?.run(&mut None))
+/// Imports a file without progress output.
+pub(super) fn import_silently(context: &CommandContext<'_>, path: &Path) -> Result<ImportCounts, CommandError> {
+    let client = context.client()?;
+    with_resume_hint(EventImport::open(&client, path, false)?.run(&mut None))
 }
 
-fn go_on(result: Result<Tally, Failure>) -> Result<Tally, Failure> {
+fn with_resume_hint(result: Result<ImportCounts, CommandError>) -> Result<ImportCounts, CommandError> {
     result.map_err(|failure| match failure {
-        Failure::Failed(why) => Failure::Failed(format!("{why}\nRun the same command again to go on.")),
+        CommandError::Failed(why) => CommandError::Failed(format!("{why}\nRun the same command again to continue.")),
         other => other,
     })
 }
 
-/// What became of events, for people.
-pub(super) fn table(tally: &Tally) -> String {
+/// Returns the results of an import as a table.
+pub(super) fn import_table(counts: &ImportCounts) -> String {
     let mut table = Table::new(&[("", Align::Left), ("EVENTS", Align::Right)]);
-    table.row(["accepted".to_owned(), count(tally.accepted)]);
-    table.row(["wait for git data".to_owned(), count(tally.held)]);
-    table.row(["known already".to_owned(), count(tally.known)]);
-    for (why, number) in tally.refused.iter().chain(&tally.wanting) {
-        table.row([format!("refused: {}", why.replace('_', " ")), count(*number)]);
+    table.row(["accepted".to_owned(), count(counts.accepted)]);
+    table.row(["waiting for git data".to_owned(), count(counts.held)]);
+    table.row(["already known".to_owned(), count(counts.known)]);
+    for (why, number) in counts.rejected.iter().chain(&counts.retryable) {
+        table.row([format!("rejected: {}", why.replace('_', " ")), count(*number)]);
     }
-    table.row(["all".to_owned(), count(tally.total())]);
+    table.row(["total".to_owned(), count(counts.total())]);
     table.to_string()
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IP network in CIDR notation. Addresses of the form `::ffff:a.b.c.d` are IPv4 addresses that arrived on an IPv6
-/// socket, and are treated as IPv4 everywhere.
+/// socket, and are treated as IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cidr {
     network: IpAddr,
@@ -13,19 +13,19 @@ pub(crate) struct Cidr {
 }
 
 impl Cidr {
-    /// Whether the address belongs to this network.
+    /// Returns whether the address belongs to this network.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.network.is_ipv4() && mask(address, self.prefix) == self.network
     }
 
-    /// Whether every address of the family belongs to it.
-    pub(crate) fn is_everything(&self) -> bool {
+    /// Returns whether every address of the family belongs to this network.
+    pub(crate) fn is_all_addresses(&self) -> bool {
         self.prefix == 0
     }
 }
 
-/// The address with everything after the prefix cleared.
+/// Clears all bits of an address after the prefix.
 fn mask(address: IpAddr, prefix: u32) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -42,7 +42,7 @@ fn mask(address: IpAddr, prefix: u32) -> IpAddr {
 impl FromStr for Cidr {
     type Err = &'static str;
 
-    /// Accepts a network with set host bits, which are cleared, and a bare address, which is a network of one.
+    /// Accepts a network with host bits, which are cleared, and an address, which becomes a network of one address.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn membership() {
+    fn network_contains_addresses() {
         for (network, address, expected) in [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.0", false),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn written_back_in_one_form() {
+    fn networks_are_displayed_in_canonical_form() {
         for (text, expected) in [
             ("10.1.2.3/8", "10.0.0.0/8"),
             ("10.1.2.3", "10.1.2.3/32"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_networks_are_errors() {
         for text in [
             "",
             "/8",

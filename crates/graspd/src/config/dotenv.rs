@@ -1,25 +1,25 @@
-//! Reading a `.env` file.
+//! The `.env` file.
 //!
-//! Such a file is often shared with other tools, so only lines that set a variable of ours are looked at; everything
-//! else is theirs. There is no expansion of `$NAME`, and a value ends on its line.
+//! It is often shared with other tools, so only lines that set a variable of this program are read. `$NAME` is not
+//! expanded, and a value cannot continue on the next line.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::problem::{Origin, Problem};
+use super::problem::{ConfigError, SettingOrigin};
 use super::settings::PREFIX;
 
-/// The variables of a `.env` file. It may hold secrets, so it has no `Debug`.
+/// The variables of a `.env` file. They can contain secrets, so there is no `Debug`.
 pub(crate) struct DotEnv {
-    /// The file, as it is named to people.
+    /// Path of the file as messages show it.
     pub(crate) path: PathBuf,
-    /// Variable to value and line; the last of several assignments counts.
+    /// Variable to value and line number. The last assignment of a variable counts.
     pub(crate) entries: BTreeMap<String, (String, usize)>,
 }
 
 impl DotEnv {
-    /// Reads the text of a file. Problems never repeat the line, which may hold a secret.
-    pub(crate) fn parse(path: PathBuf, text: &str, problems: &mut Vec<Problem>) -> Self {
+    /// Parses a file. Errors do not quote the line, because it can contain a secret.
+    pub(crate) fn parse(path: PathBuf, text: &str, errors: &mut Vec<ConfigError>) -> Self {
         let mut entries = BTreeMap::new();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {
@@ -32,9 +32,9 @@ impl DotEnv {
             if !assignment.starts_with(PREFIX) {
                 continue;
             }
-            let origin = Origin::DotEnv { path: path.clone(), line: number };
+            let origin = SettingOrigin::DotEnv { path: path.clone(), line: number };
             let Some((name, rest)) = assignment.split_once('=') else {
-                problems.push(Problem::new(origin.to_string(), "has no `=` after the name of the variable"));
+                errors.push(ConfigError::new(origin.to_string(), "has no `=` after the name of the variable"));
                 continue;
             };
             let name = name.trim_end();
@@ -42,14 +42,14 @@ impl DotEnv {
                 Ok(value) => {
                     entries.insert(name.to_owned(), (value, number));
                 }
-                Err(message) => problems.push(Problem::new(format!("{name} ({origin})"), message)),
+                Err(message) => errors.push(ConfigError::new(format!("{name} ({origin})"), message)),
             }
         }
         DotEnv { path, entries }
     }
 }
 
-/// The value at the start of `text`, which may go on with a comment.
+/// Returns the value at the start of `text`, without a comment after it.
 fn value(text: &str) -> Result<String, &'static str> {
     let mut characters = text.chars();
     match characters.next() {
@@ -66,7 +66,7 @@ fn value(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// The text up to the closing quote, and what follows. Only double quotes know escapes.
+/// Returns the text up to the closing quote, and what follows it. Escapes are allowed in double quotes only.
 fn quoted(text: &str, quote: char) -> Result<(String, &str), &'static str> {
     let mut value = String::new();
     let mut characters = text.chars();
@@ -91,13 +91,13 @@ fn quoted(text: &str, quote: char) -> Result<(String, &str), &'static str> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (DotEnv, Vec<Problem>) {
-        let mut problems = Vec::new();
-        (DotEnv::parse(PathBuf::from(".env"), text, &mut problems), problems)
+    fn parse(text: &str) -> (DotEnv, Vec<ConfigError>) {
+        let mut errors = Vec::new();
+        (DotEnv::parse(PathBuf::from(".env"), text, &mut errors), errors)
     }
 
     #[test]
-    fn lines_are_read() {
+    fn assignments_are_parsed() {
         for (line, expected) in [
             ("NGIT_X=plain", "plain"),
             ("NGIT_X=two words", "two words"),
@@ -116,31 +116,31 @@ mod tests {
             ("NGIT_X=\"\"", ""),
             ("NGIT_X=it's", "it's"),
         ] {
-            let (file, problems) = parse(line);
-            assert_eq!(problems, [], "{line}");
+            let (file, errors) = parse(line);
+            assert_eq!(errors, [], "{line}");
             assert_eq!(file.entries["NGIT_X"], (expected.to_owned(), 1), "{line}");
         }
     }
 
     #[test]
-    fn foreign_lines_are_left_alone() {
-        let (file, problems) = parse(
+    fn lines_of_other_tools_are_ignored() {
+        let (file, errors) = parse(
             "# NGIT_A=1\n\nOTHER='open\nexported NGIT_B=2\r\n-----BEGIN-----\n\u{a0}\nNGIT_C=3\r\nNGIT_C=\"4\"\r\n",
         );
-        assert_eq!(problems, []);
+        assert_eq!(errors, []);
         assert_eq!(file.entries.into_iter().collect::<Vec<_>>(), [("NGIT_C".to_owned(), ("4".to_owned(), 8))]);
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_the_first_name() {
+    fn byte_order_mark_is_skipped() {
         assert_eq!(parse("\u{feff}NGIT_A=1").0.entries["NGIT_A"].0, "1");
     }
 
     #[test]
     fn broken_lines_are_reported_without_their_text() {
-        let (file, problems) = parse("NGIT_A\nNGIT_B='hush\nNGIT_C=\"hush\\\nNGIT_D=\"a\"hush\n");
+        let (file, errors) = parse("NGIT_A\nNGIT_B='hush\nNGIT_C=\"hush\\\nNGIT_D=\"a\"hush\n");
         assert!(file.entries.is_empty());
-        let shown: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let shown: Vec<String> = errors.iter().map(ConfigError::to_string).collect();
         assert_eq!(
             shown,
             [

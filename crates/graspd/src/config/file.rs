@@ -1,24 +1,24 @@
-//! Reading the TOML file: one key per setting at the top level.
+//! The TOML file: one key per setting, at the top level.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::problem::{Problem, quote};
+use super::problem::{ConfigError, quote};
 use super::settings::SETTINGS;
 use super::suggest;
-use super::unknown_variables::NOT_USED_YET;
+use super::unknown_variables::UNSUPPORTED;
 
-/// The settings of a TOML file. It may hold secrets, so it has no `Debug`.
-pub(crate) struct File {
-    /// The file, as it is named to people.
+/// The settings of a TOML file. They can contain secrets, so there is no `Debug`.
+pub(crate) struct TomlFile {
+    /// Path of the file as messages show it.
     pub(crate) path: PathBuf,
     /// Setting name to the text of its value.
     pub(crate) entries: BTreeMap<&'static str, String>,
 }
 
-impl File {
-    /// Reads the text of a file. Unlike an unknown variable, an unknown key is an error: the file is ours alone.
-    pub(crate) fn parse(path: PathBuf, text: &str, problems: &mut Vec<Problem>) -> Self {
+impl TomlFile {
+    /// Parses a file. An unknown key is an error, unlike an unknown variable, because only this program uses the file.
+    pub(crate) fn parse(path: PathBuf, text: &str, errors: &mut Vec<ConfigError>) -> Self {
         let mut entries = BTreeMap::new();
         match text.parse::<toml::Table>() {
             Ok(table) => {
@@ -28,44 +28,44 @@ impl File {
                         Ok((name, text)) => {
                             entries.insert(name, text);
                         }
-                        Err(message) => problems.push(Problem::new(place, message)),
+                        Err(message) => errors.push(ConfigError::new(place, message)),
                     }
                 }
             }
             Err(error) => {
-                // The error's own display would quote the line, which may hold a secret.
+                // The display of the error would quote the line, which can contain a secret.
                 let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
                 let place = match line {
                     Some(line) => format!("{} line {line}", path.display()),
                     None => path.display().to_string(),
                 };
-                problems.push(Problem::new(place, format!("is not valid TOML: {}", error.message())));
+                errors.push(ConfigError::new(place, format!("is not valid TOML: {}", error.message())));
             }
         }
-        File { path, entries }
+        TomlFile { path, entries }
     }
 }
 
-/// The setting that a key names, with its value as text.
+/// Returns the setting of a key, with its value as text.
 fn setting(key: &str, value: &toml::Value) -> Result<(&'static str, String), String> {
     let known = SETTINGS.iter().find(|setting| setting.key() == key);
     let Some(setting) = known else {
-        if NOT_USED_YET.contains(&key.to_ascii_uppercase().as_str()) {
+        if UNSUPPORTED.contains(&key.to_ascii_uppercase().as_str()) {
             return Err("is not used by this version of graspd".to_owned());
         }
         return Err(match (suggest::nearest(key), value) {
             (Some(near), _) => format!("is not a setting; did you mean `{}`?", near.key()),
-            (None, toml::Value::Table(_)) => "is a table; settings stand at the top level of the file".to_owned(),
+            (None, toml::Value::Table(_)) => "is a table; settings must be at the top level of the file".to_owned(),
             (None, _) => "is not a setting; `graspd config --reference` lists them all".to_owned(),
         });
     };
     match text(value) {
         Some(text) => Ok((setting.name, text)),
-        None => Err("has to be a text, a number or a list of texts".to_owned()),
+        None => Err("must be a text, a number, true, false or a list of texts".to_owned()),
     }
 }
 
-/// The text that the same value would have in a variable.
+/// Returns the text that the value would have in an environment variable.
 fn text(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
@@ -83,19 +83,19 @@ fn text(value: &toml::Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (File, Vec<String>) {
-        let mut problems = Vec::new();
-        let file = File::parse(PathBuf::from("graspd.toml"), text, &mut problems);
-        (file, problems.iter().map(Problem::to_string).collect())
+    fn parse(text: &str) -> (TomlFile, Vec<String>) {
+        let mut errors = Vec::new();
+        let file = TomlFile::parse(PathBuf::from("graspd.toml"), text, &mut errors);
+        (file, errors.iter().map(ConfigError::to_string).collect())
     }
 
     #[test]
-    fn values_become_text() {
-        let (file, problems) = parse(
+    fn toml_values_are_converted_to_text() {
+        let (file, errors) = parse(
             "domain = 'code.example'\nmax_connections = 7\ntrusted_proxy_cidrs = ['10.0.0.0/8', '::1']\n\
              relay_description = '''\nTwo\nlines'''\n",
         );
-        assert_eq!(problems, [""; 0]);
+        assert_eq!(errors, [""; 0]);
         let entries: Vec<_> = file.entries.iter().map(|(name, text)| (*name, text.as_str())).collect();
         assert_eq!(
             entries,
@@ -110,30 +110,30 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_errors_with_a_suggestion() {
-        let (_, problems) = parse(
+        let (_, errors) = parse(
             "NGIT_DOMAIN = 'a'\nbind_adress = 'b'\ncolour = 'red'\nmax_connections = 1.5\nprivate_mode = true\n\
              [service]\nx = 1\n",
         );
         assert_eq!(
-            problems,
+            errors,
             [
                 "NGIT_DOMAIN (graspd.toml): is not a setting; did you mean `domain`?",
                 "bind_adress (graspd.toml): is not a setting; did you mean `bind_address`?",
                 "colour (graspd.toml): is not a setting; `graspd config --reference` lists them all",
-                "max_connections (graspd.toml): has to be a text, a number or a list of texts",
+                "max_connections (graspd.toml): must be a text, a number, true, false or a list of texts",
                 "private_mode (graspd.toml): is not used by this version of graspd",
-                "service (graspd.toml): is a table; settings stand at the top level of the file",
+                "service (graspd.toml): is a table; settings must be at the top level of the file",
             ]
         );
     }
 
     #[test]
-    fn a_broken_file_is_reported_without_its_text() {
+    fn toml_syntax_error_does_not_quote_the_file() {
         for text in ["a = 1\nrelay_owner_nsec = nsec1hush\n", "a = 1\nrelay_owner_nsec = 'nsec1hush\n"] {
-            let (_, problems) = parse(text);
-            assert_eq!(problems.len(), 1, "{problems:?}");
-            assert!(problems[0].starts_with("graspd.toml line 2: is not valid TOML: "), "{problems:?}");
-            assert!(!problems[0].contains("hush"), "{problems:?}");
+            let (_, errors) = parse(text);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].starts_with("graspd.toml line 2: is not valid TOML: "), "{errors:?}");
+            assert!(!errors[0].contains("hush"), "{errors:?}");
         }
     }
 }

@@ -1,12 +1,15 @@
-//! Settings: what an operator can decide, where it can be written, and what holds.
+//! Settings: declaration, sources, parsing, validation, and the output of `graspd config`.
 //!
-//! - [`settings`]: the table in which every setting is declared, once; [`foreign`]: names that are none.
-//! - [`cli`], [`dotenv`], [`mod@file`], [`sources`]: what was written where.
-//! - [`parse`], [`cidr`], [`lists`], [`resolve`]: what it means, or everything that is wrong with it.
-//! - [`mod@show`], [`suggest`], [`problem`]: telling people.
-//! - [`owner`]: the key of the relay's operator.
+//! - [`settings`]: the table of all settings; [`unknown_variables`]: known variables that are not settings.
+//! - [`cli`], [`dotenv`], [`mod@file`], [`sources`]: where values come from: flags, environment, `.env`, TOML file,
+//!   systemd credentials.
+//! - [`parse`], [`cidr`], [`lists`], [`resolve`]: parsing and validation. All errors are reported together.
+//! - [`mod@show`], [`suggest`], [`problem`]: output, suggestions for misspelt names, errors.
+//! - [`operator_key`]: the key of the relay's operator.
 //!
-//! To add a setting: a row in [`settings::SETTINGS`], a field in [`Config`] and the line in [`resolve`] that fills it.
+//! [`load`] runs at the start and again at each reload, before any other feature; this folder uses no other feature
+//! folder. To add a setting, add a row to [`settings::SETTINGS`], a field to [`Config`] and the line in [`resolve`] that
+//! fills it.
 
 mod cidr;
 mod cli;
@@ -34,200 +37,224 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use grasp_core::admission::policy::lists::Lists;
+use grasp_core::admission::policy::lists::ModerationLists;
 use grasp_core::disk_budget::Quotas;
-use grasp_core::fetch::Limits;
+use grasp_core::fetch::HostLimits;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_git::receive::PackLimits;
 
-use crate::metrics::Scales;
-use crate::monitor::disk_budget::Allowance;
-
 pub(crate) use cidr::Cidr;
-pub(crate) use cli::{SETTINGS_HEADING, command, quietly};
-pub(crate) use lists::relays_of;
-pub(crate) use operator_key::owner_keys;
-pub(crate) use problem::{ConfigErrors, Origin};
+pub(crate) use cli::{SETTINGS_HEADING, command, with_hidden_settings};
+pub(crate) use lists::archived_service_relays;
+pub(crate) use operator_key::load_owner_keys;
+pub(crate) use problem::{ConfigErrors, SettingOrigin};
 pub(crate) use show::{reference, show};
-use sources::{Outside, Sources};
-pub(crate) use suggest::nearest_of;
+use sources::{ProcessEnvironment, SettingSources};
+pub(crate) use suggest::nearest_name;
 
-/// The file in the relay's data folder that keeps a generated owner key.
+/// The current settings: those of the start, with the changes that `graspd reload` has applied since.
+pub(crate) type SettingsReceiver = tokio::sync::watch::Receiver<std::sync::Arc<Config>>;
+
+/// File in the relay's data folder that contains a generated owner key.
 pub(crate) const OWNER_FILE: &str = ".relay-owner.nsec";
 
-/// The socket in the relay's data folder at which commands reach the server.
+/// Default name of the admin socket in the relay's data folder.
 const ADMIN_SOCKET_FILE: &str = "admin.sock";
 
-/// What holds: every setting, understood and checked.
+/// All settings, parsed and validated.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// The public host with an optional port, in lower case.
+    /// Public host with an optional port, in lower case.
     pub(crate) domain: String,
-    /// Empty, or `/…` without a slash at the end.
+    /// URL path of the service: empty, or `/…` without a slash at the end.
     pub(crate) base_path: String,
-    /// Where to listen.
+    /// Address to listen on.
     pub(crate) bind: SocketAddr,
-    /// The proxies that may say whom they speak for.
+    /// Networks of the proxies whose `X-Forwarded-For` header is trusted.
     pub(crate) trusted_proxies: Vec<Cidr>,
-    /// The relay's name in NIP-11.
+    /// Name of the relay in NIP-11.
     pub(crate) relay_name: String,
-    /// The relay's description in NIP-11.
+    /// Description of the relay in NIP-11.
     pub(crate) relay_description: String,
-    /// The operator's key, when it was set; see [`owner_keys`].
+    /// The operator's private key, if it is configured; see [`load_owner_keys`].
     pub(crate) owner_secret: Option<Secret>,
     /// Which events are accepted.
-    pub(crate) policy: Policy,
-    /// The folder of the repositories, absolute.
+    pub(crate) policy: EventPolicy,
+    /// Folder of the repositories, absolute.
     pub(crate) git_data_path: PathBuf,
-    /// The folder of the event database, absolute.
+    /// Folder of the event database, absolute.
     pub(crate) relay_data_path: PathBuf,
     /// Free disk space below which nothing new is stored.
     pub(crate) store_reserve_bytes: u64,
-    /// What may be used of the disk.
-    pub(crate) disk: Allowance,
-    /// What one key and one repository may take.
+    /// The disk budget.
+    pub(crate) disk: DiskSettings,
+    /// Quotas per key and per repository.
     pub(crate) quotas: Quotas,
     /// How long an event waits for its git data.
     pub(crate) purgatory_expiry: Duration,
-    /// Connections at the same time, in all.
+    /// Maximum number of simultaneous connections.
     pub(crate) max_connections: usize,
-    /// Subscriptions of one connection.
+    /// Maximum number of subscriptions per connection.
     pub(crate) max_subscriptions: usize,
-    /// Negentropy sessions of one connection.
+    /// Maximum number of negentropy sessions per connection.
     pub(crate) max_neg_sessions: usize,
-    /// Size of an event, but for states, which may have 1 MiB.
+    /// Maximum size of an event. States may always have 1 MiB.
     pub(crate) max_event_bytes: usize,
-    /// Stored events returned for one filter.
+    /// Maximum number of stored events returned for one filter.
     pub(crate) filter_limit: usize,
-    /// Connections at the same time from one network; zero means unlimited.
+    /// Maximum number of simultaneous connections from one network; zero means unlimited.
     pub(crate) network_max_connections: usize,
-    /// Events per minute from one network; zero means unlimited.
+    /// Maximum number of events per minute from one network; zero means unlimited.
     pub(crate) network_events_per_minute: u64,
-    /// What the git room may use.
+    /// Limits of git processes and pushes.
     pub(crate) git: GitSettings,
-    /// How other relays are followed.
+    /// Settings of sync.
     pub(crate) sync: SyncSettings,
-    /// Whether listed maintainers must list back.
+    /// Whether a listed maintainer counts only if its announcement lists a maintainer in return.
     pub(crate) strict_maintainers: bool,
-    /// Whether `/prs/` is open (GRASP-06).
+    /// Whether pull requests for repositories that are hosted elsewhere can be pushed to `/prs/` (GRASP-06).
     pub(crate) submissions: bool,
-    /// What the operator wants and does not want, by name.
-    pub(crate) lists: Arc<Lists>,
-    /// How long running requests may take when the service stops.
+    /// Moderation lists and archive settings.
+    pub(crate) lists: Arc<ModerationLists>,
+    /// Time that running requests have to finish at shutdown.
     pub(crate) shutdown_grace: Duration,
-    /// Who can read measurements, and where.
+    /// Settings of the metrics endpoint.
     pub(crate) metrics: MetricsSettings,
-    /// Where the status page is.
-    pub(crate) status: StatusAt,
-    /// Where commands reach the server, if anywhere.
+    /// Where the status page is available.
+    pub(crate) status: StatusPageAccess,
+    /// Path of the admin socket; `None` if it is off.
     pub(crate) admin_socket: Option<PathBuf>,
-    /// A level, or `level,part=level,…`, as the log library reads it.
+    /// Log filter: a level, or `level,part=level,…`.
     pub(crate) log_level: String,
-    /// Every setting as text, in the order of the table, with where it came from. Secrets are already hidden.
-    pub(crate) effective: Vec<Effective>,
+    /// All settings as text with their origins, in the order of the table. Secrets are already hidden.
+    pub(crate) effective: Vec<EffectiveSetting>,
 }
 
-/// What the git room may use.
+/// Limits of git processes and pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GitSettings {
-    /// Bytes of one push.
+    /// Maximum bytes of one push.
     pub(crate) max_push_bytes: u64,
-    /// Bytes of one push whose event is not here yet.
+    /// Maximum bytes of a push whose event has not arrived yet.
     pub(crate) max_unsigned_push_bytes: u64,
-    /// Objects of one push.
+    /// Maximum number of objects in one push.
     pub(crate) max_objects: u64,
-    /// Bytes of one object.
+    /// Maximum bytes of one unpacked object.
     pub(crate) max_object_bytes: u64,
-    /// Address space of one process.
+    /// Maximum address space of one git process.
     pub(crate) process_memory_bytes: u64,
-    /// Processes that serve at once.
+    /// Maximum number of git processes that serve fetches at the same time.
     pub(crate) serve_processes: usize,
-    /// Processes that check pushes at once.
+    /// Maximum number of git processes that check pushes at the same time.
     pub(crate) check_processes: usize,
-    /// How long one process may take.
-    pub(crate) process_patience: Duration,
-    /// Disk space for answers that may be asked for again.
+    /// Maximum run time of one git process.
+    pub(crate) process_timeout: Duration,
+    /// Disk space for cached responses to fetches.
     pub(crate) pack_cache_bytes: u64,
     /// Whether repositories are repacked in the background.
     pub(crate) maintenance: bool,
-    /// What other GRASP servers are told that they may ask for.
-    pub(crate) peers: Limits,
+    /// Limits that NIP-11 states to other GRASP servers.
+    pub(crate) peer_limits: HostLimits,
 }
 
 impl GitSettings {
-    /// What one pack may be.
+    /// Returns the limits of one received pack.
     pub(crate) fn pack_limits(&self) -> PackLimits {
         PackLimits {
             max_bytes: self.max_push_bytes,
             max_objects: u32::try_from(self.max_objects).unwrap_or(u32::MAX),
-            check_secs: self.process_patience.as_secs(),
+            check_secs: self.process_timeout.as_secs(),
         }
     }
 }
 
-/// Who can read measurements, and where.
+/// Settings of the metrics endpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct MetricsSettings {
-    /// Whether anybody can.
+    /// Whether the endpoint exists.
     pub(crate) enabled: bool,
-    /// Where, if not at the main port.
+    /// Address of the monitoring port; `None` means that metrics are served at the main port.
     pub(crate) bind: Option<SocketAddr>,
-    /// What has to be shown.
+    /// Bearer token that is required to read the metrics.
     pub(crate) token: Option<Secret>,
-    /// What is measured how far.
-    pub(crate) scales: Scales,
+    /// Limits of the metrics.
+    pub(crate) limits: MetricsLimits,
 }
 
-/// Where the status page is.
+/// Limits of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StatusAt {
-    /// At the main port, and at the one for measurements.
-    Everywhere,
-    /// At the port for measurements only.
+pub(crate) struct MetricsLimits {
+    /// Websocket connections of one address above which the address is counted as abusive.
+    pub(crate) abuse_threshold: usize,
+    /// Number of the most fetched repositories that are listed by name.
+    pub(crate) top_repos: usize,
+}
+
+impl Default for MetricsLimits {
+    fn default() -> Self {
+        Self { abuse_threshold: 10, top_repos: 10 }
+    }
+}
+
+/// The disk budget that the operator allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DiskSettings {
+    /// Bytes that all data together may take; `None` means the whole disk.
+    pub(crate) budget_bytes: Option<u64>,
+    /// Percentage of the budget above which no new repository is accepted.
+    pub(crate) soft_percent: u64,
+}
+
+/// Where the status page is available.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StatusPageAccess {
+    /// At the main port and at the monitoring port.
+    Public,
+    /// At the monitoring port only.
     Private,
     /// Nowhere.
-    Nowhere,
+    Disabled,
 }
 
-/// How other relays are followed.
+/// Settings of sync: following other relays, and fetching missing git data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SyncSettings {
-    /// Whether they are.
+    /// Whether sync runs at all.
     pub(crate) enabled: bool,
-    /// Relays that are followed whoever names them.
+    /// Relays that are always followed.
     pub(crate) bootstrap: Vec<RelayUrl>,
-    /// How long interest is gathered.
-    pub(crate) window: Duration,
-    /// The first wait after a failure, and how long a connection may take to come about.
+    /// How long new needs are collected before other relays are asked for them.
+    pub(crate) batch_window: Duration,
+    /// First wait after a failed connection, and the timeout for opening one.
     pub(crate) base_backoff: Duration,
-    /// The longest wait after failures.
+    /// Longest wait between two connection attempts.
     pub(crate) max_backoff: Duration,
-    /// Whether sets are compared where a relay can.
+    /// Whether negentropy is used with relays that support it.
     pub(crate) negentropy: bool,
-    /// Values of one filter.
+    /// Maximum number of values in one filter.
     pub(crate) values_per_filter: usize,
-    /// How often one git server is asked for missing data.
-    pub(crate) git: Limits,
-    /// The same for single ones, by host name.
-    pub(crate) git_hosts: BTreeMap<String, Limits>,
-    /// Whether private and local addresses may be dialled.
-    pub(crate) reach_anything: bool,
-    /// How long refused events are kept whole.
-    pub(crate) rejected_hot: Duration,
-    /// How long it is remembered that they were refused.
-    pub(crate) rejected_cold: Duration,
+    /// Limits of fetches from one git server.
+    pub(crate) git: HostLimits,
+    /// Limits for particular git servers, by host name.
+    pub(crate) git_host_limits: BTreeMap<String, HostLimits>,
+    /// Whether private and local addresses may be dialed.
+    pub(crate) allow_non_global: bool,
+    /// How long rejected events are kept completely.
+    pub(crate) rejected_hot_ttl: Duration,
+    /// How long the ids of rejected events are remembered.
+    pub(crate) rejected_cold_ttl: Duration,
 }
 
 /// Which events are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// Repositories that list this service, and what belongs to them.
+pub(crate) enum EventPolicy {
+    /// Repositories that list this service, and events that belong to them.
     Grasp,
     /// Every valid event.
     Open,
 }
 
-/// A value that must not reach a log, a message or a screen.
+/// A value that must never be logged or shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -241,7 +268,7 @@ impl Secret {
         Self::new(text)
     }
 
-    /// The value itself. Whoever calls this takes care of where it goes.
+    /// Returns the value itself. The caller must not log or show it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -253,91 +280,100 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// One setting as people see it.
+/// One setting with its value and origin, as `graspd config` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Effective {
+pub(crate) struct EffectiveSetting {
     /// The setting's name, such as `BIND_ADDRESS`.
     pub(crate) name: &'static str,
-    /// What holds, as text.
+    /// Value as text.
     pub(crate) value: String,
-    /// Who said so.
-    pub(crate) origin: Origin,
+    /// Where the value came from.
+    pub(crate) origin: SettingOrigin,
 }
 
-/// Settings that can be used, and what is still odd about them.
+/// Valid settings, and warnings about them.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    /// What holds.
+pub(crate) struct LoadedConfig {
+    /// The settings.
     pub(crate) config: Config,
-    /// One sentence each, for the log or for standard error.
+    /// One sentence per warning, for the log or standard error.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads the settings of this process: its arguments, its environment and the files in its current folder.
-pub(crate) fn load(matches: &ArgMatches) -> Result<Loaded, ConfigErrors> {
-    resolve::resolve(&gather(matches))
+/// Reads the settings of this process from its arguments, its environment and the files in its current folder.
+///
+/// # Errors
+///
+/// All errors of all sources and settings together.
+pub(crate) fn load(matches: &ArgMatches) -> Result<LoadedConfig, ConfigErrors> {
+    resolve::resolve(&gather_sources(matches))
 }
 
-/// Where commands reach the server that has the settings of this process; nothing if nowhere.
+/// Returns the path of the admin socket of the server that has the settings of this process; `None` if the socket is
+/// off.
 pub(crate) fn admin_socket(matches: &ArgMatches) -> Result<Option<PathBuf>, ConfigErrors> {
-    resolve::admin_socket(&gather(matches))
+    resolve::admin_socket(&gather_sources(matches))
 }
 
-fn gather(matches: &ArgMatches) -> Sources {
-    let outside = Outside {
+fn gather_sources(matches: &ArgMatches) -> SettingSources {
+    let environment = ProcessEnvironment {
         variables: std::env::vars_os().collect(),
-        // Without a current folder, relative paths stay relative and fail where they are used, with their name.
+        // Without a current folder, relative paths stay relative, and opening them fails with an error that has their
+        // name.
         current_dir: std::env::current_dir().unwrap_or_default(),
         read: &|path| std::fs::read_to_string(path),
     };
-    Sources::gather(cli::flags(matches), outside)
+    SettingSources::gather(cli::flags(matches), environment)
 }
 
 impl Config {
-    /// Takes notice of the address that the listener really got, which differs when port 0 was asked for. Whatever is
-    /// named after the bind address follows.
-    pub(crate) fn bound_to(&mut self, address: SocketAddr) {
+    /// Sets the address that the listener got, which differs from the setting if that has port 0. The defaults that are
+    /// derived from the bind address change with it.
+    pub(crate) fn set_bound_address(&mut self, address: SocketAddr) {
         self.bind = address;
-        if self.origin("DOMAIN") == &Origin::Default {
+        if self.origin("DOMAIN") == &SettingOrigin::Default {
             self.domain = address.to_string();
-            self.restate("DOMAIN", self.domain.clone());
+            self.set_shown_value("DOMAIN", self.domain.clone());
         }
-        if self.origin("RELAY_NAME") == &Origin::Default {
+        if self.origin("RELAY_NAME") == &SettingOrigin::Default {
             self.relay_name = resolve::default_relay_name(&self.domain);
-            self.restate("RELAY_NAME", self.relay_name.clone());
+            self.set_shown_value("RELAY_NAME", self.relay_name.clone());
         }
     }
 
-    /// Whether clients reach this service through TLS.
-    fn is_public(&self) -> bool {
-        is_public(&self.domain)
+    /// Returns whether clients reach this service with TLS.
+    fn uses_tls(&self) -> bool {
+        uses_tls(&self.domain)
     }
 
-    /// How people reach pages and repositories.
+    /// Returns the URL scheme of web pages and repositories.
     pub(crate) fn web_scheme(&self) -> &'static str {
-        if self.is_public() { "https" } else { "http" }
+        if self.uses_tls() { "https" } else { "http" }
     }
 
-    /// How people reach the relay.
+    /// Returns the URL scheme of the relay.
     pub(crate) fn relay_scheme(&self) -> &'static str {
-        if self.is_public() { "wss" } else { "ws" }
+        if self.uses_tls() { "wss" } else { "ws" }
     }
 
-    /// Where the value of a setting came from.
-    fn origin(&self, name: &str) -> &Origin {
-        self.effective.iter().find(|effective| effective.name == name).map_or(&Origin::Default, |found| &found.origin)
+    /// Returns where the value of a setting came from.
+    fn origin(&self, name: &str) -> &SettingOrigin {
+        self.effective
+            .iter()
+            .find(|effective| effective.name == name)
+            .map_or(&SettingOrigin::Default, |found| &found.origin)
     }
 
-    fn restate(&mut self, name: &str, value: String) {
+    fn set_shown_value(&mut self, name: &str, value: String) {
         if let Some(effective) = self.effective.iter_mut().find(|effective| effective.name == name) {
             effective.value = value;
         }
     }
 }
 
-/// Whether a service is reached through TLS: a real name has a proxy with a certificate, an address or `localhost` has
-/// none.
-fn is_public(domain: &str) -> bool {
+/// Returns whether a service is reached with TLS: a DNS name has a proxy with a certificate; an IP address or
+/// `localhost` has none.
+fn uses_tls(domain: &str) -> bool {
     let host = domain.rsplit_once(':').map_or(domain, |(host, _)| host);
     let literal = host.parse::<std::net::Ipv4Addr>().is_ok() || host.starts_with('[');
     !literal && host.contains('.')

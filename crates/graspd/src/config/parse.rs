@@ -1,23 +1,23 @@
-//! From the text of a value to the value, with a message that says what would be right.
+//! Parsers of setting values. Error messages say which values are valid.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
-use grasp_core::fetch::Limits;
+use grasp_core::fetch::HostLimits;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::cidr::Cidr;
 use super::problem::quote;
 
-/// An IP address with a port.
+/// Parses an IP address with a port.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.trim()
         .parse()
         .map_err(|_| format!("{} is not an IP address with a port, such as 127.0.0.1:7334 or [::]:7334", quote(text)))
 }
 
-/// A host with an optional port, in lower case.
+/// Parses a host with an optional port; returns it in lower case.
 pub(crate) fn domain(text: &str) -> Result<String, String> {
     let text = text.trim();
     let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
@@ -31,7 +31,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
         return wrong("has a user name; give only the host, such as code.example");
     }
     if text.contains(['/', '?', '#', '\\']) {
-        return wrong("has a path; give only the host here, and the path as BASE_PATH");
+        return wrong("has a path; give only the host here, and the path in BASE_PATH");
     }
     if let Ok(bare) = text.parse::<Ipv6Addr>() {
         return wrong(&format!("is an IPv6 address without brackets; write [{bare}]"));
@@ -43,7 +43,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(inside) => match inside.parse::<Ipv6Addr>() {
             Ok(v6) => format!("[{v6}]"),
-            Err(_) => return wrong("has brackets around something that is no IPv6 address"),
+            Err(_) => return wrong("has brackets around something that is not an IPv6 address"),
         },
         None if !host.is_ascii() => return wrong("is not ASCII; give the xn-- form of the name"),
         None if is_host_name(host) => host.to_ascii_lowercase(),
@@ -58,7 +58,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether this is a DNS name or an IPv4 address.
+/// Returns whether a text is a DNS name or an IPv4 address.
 fn is_host_name(host: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -66,7 +66,7 @@ fn is_host_name(host: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A name that ends in a number is an address to every URL parser, so it has to be a correct one.
+    // URL parsers read a name that ends in a number as an IPv4 address, so it must be a valid one.
     let last = host.rsplit('.').next().unwrap_or(host);
     let numeric = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
     if numeric {
@@ -75,7 +75,7 @@ fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.split('.').all(is_label)
 }
 
-/// The path that all URLs of the service begin with: empty, or `/…` without a slash at the end.
+/// Parses the URL path of the service; returns an empty text, or `/…` without a slash at the end.
 pub(crate) fn base_path(text: &str) -> Result<String, String> {
     let text = text.trim();
     let wrong = |why: &str| Err(format!("{} {why}", quote(text)));
@@ -86,7 +86,7 @@ pub(crate) fn base_path(text: &str) -> Result<String, String> {
         return wrong("does not begin with `/`");
     };
     if inside.ends_with('/') {
-        return wrong("ends with `/`; leave that one out");
+        return wrong("ends with `/`; remove that slash");
     }
     for segment in inside.split('/') {
         if segment.is_empty() {
@@ -97,13 +97,13 @@ pub(crate) fn base_path(text: &str) -> Result<String, String> {
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
         if !segment.bytes().all(plain) {
-            return wrong("has a character that a plain URL path cannot have, such as a space, `%`, `?` or `#`");
+            return wrong("has a character that is not allowed in a plain URL path, such as a space, `%`, `?` or `#`");
         }
     }
     Ok(text.to_owned())
 }
 
-/// IP networks, separated by commas or white space.
+/// Parses IP networks, separated by commas or white space.
 pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
     let mut networks = Vec::new();
     let mut wrong = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn networks(text: &str) -> Result<Vec<Cidr>, String> {
     if wrong.is_empty() { Ok(networks) } else { Err(wrong.join("; ")) }
 }
 
-/// Relays, separated by commas or white space. Without a scheme `wss` is meant.
+/// Parses relay URLs, separated by commas or white space. A URL without a scheme means `wss`.
 pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
     let mut relays = Vec::new();
     let mut wrong = Vec::new();
@@ -125,38 +125,36 @@ pub(crate) fn relays(text: &str) -> Result<Vec<RelayUrl>, String> {
     for item in text.split(separators).filter(|item| !item.is_empty()) {
         match RelayUrl::parse(item) {
             Some(relay) => relays.push(relay),
-            None => {
-                wrong.push(format!("{} is not the address of a relay, such as wss://relay.example.org", quote(item)))
-            }
+            None => wrong.push(format!("{} is not the URL of a relay, such as wss://relay.example.org", quote(item))),
         }
     }
     if wrong.is_empty() { Ok(relays) } else { Err(wrong.join("; ")) }
 }
 
-/// Limits of git servers, separated by white space or semicolons: `host=5,30` or `host:5,30`.
-pub(crate) fn domain_limits(text: &str) -> Result<BTreeMap<String, Limits>, String> {
+/// Parses limits of git servers, separated by white space or semicolons: `host=5,30` or `host:5,30`.
+pub(crate) fn domain_limits(text: &str) -> Result<BTreeMap<String, HostLimits>, String> {
     let mut hosts = BTreeMap::new();
     let mut wrong = Vec::new();
     for item in text.split(|c: char| c == ';' || c.is_whitespace()).filter(|item| !item.is_empty()) {
         match domain_limit(item) {
             Some((host, limits)) => drop(hosts.insert(host, limits)),
-            None => wrong.push(format!("{} is not of the form github.com=10,60", quote(item))),
+            None => wrong.push(format!("{} does not have the form github.com=10,60", quote(item))),
         }
     }
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("; ")) }
 }
 
-fn domain_limit(item: &str) -> Option<(String, Limits)> {
+fn domain_limit(item: &str) -> Option<(String, HostLimits)> {
     let (host, numbers) = item.split_once('=').or_else(|| item.rsplit_once(':'))?;
     let (concurrent, per_minute) = numbers.split_once(',')?;
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let number = |text: &str, most: u32| text.parse::<u32>().ok().filter(|number| (1..=most).contains(number));
-    let limits = Limits { concurrent: number(concurrent, 64)?, per_minute: number(per_minute, 6_000)? };
+    let limits = HostLimits { concurrent: number(concurrent, 64)?, per_minute: number(per_minute, 6_000)? };
     (is_host_name(&host) || host.parse::<std::net::IpAddr>().is_ok()).then_some((host, limits))
 }
 
-/// A log level, or a list of levels for parts of the program. A part without a level is refused although the log
-/// library accepts it: it is usually a misspelt level, and would silence everything else.
+/// Parses a log level, or a list of levels for parts of the program. A part without a level is an error, although the
+/// log library accepts it: it is usually a misspelt level, and would silence all other parts.
 pub(crate) fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
@@ -170,10 +168,10 @@ pub(crate) fn log_level(text: &str) -> Result<String, String> {
     if right {
         return Ok(text.split(',').map(str::trim).collect::<Vec<_>>().join(","));
     }
-    Err(format!("{} is not one of {}, nor a list such as info,graspd::http=debug", quote(text), LEVELS.join(", ")))
+    Err(format!("{} is neither one of {} nor a list such as info,graspd::http=debug", quote(text), LEVELS.join(", ")))
 }
 
-/// A whole number within a range.
+/// Parses a whole number within a range.
 pub(crate) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
     let digits = text.trim();
     let number = digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -183,7 +181,7 @@ pub(crate) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<
         .ok_or_else(|| format!("{} is not a whole number from {min} to {max}", quote(text)))
 }
 
-/// Text of one line, for names.
+/// Parses a text of one line, for names.
 pub(crate) fn line(text: &str) -> Result<String, String> {
     let line = text.trim();
     if line.is_empty() {
@@ -195,8 +193,7 @@ pub(crate) fn line(text: &str) -> Result<String, String> {
     Ok(line.to_owned())
 }
 
-/// A folder, made absolute and free of `.` and `..`, so that it stays the same whatever the process does and two of
-/// them can be compared.
+/// Parses a folder. Returns it as an absolute path without `.` and `..`, so that two folders can be compared.
 pub(crate) fn folder(text: &str, current_dir: &Path) -> Result<PathBuf, String> {
     if text.trim().is_empty() {
         return Err("is empty; give a folder".to_owned());
@@ -217,10 +214,10 @@ pub(crate) fn folder(text: &str, current_dir: &Path) -> Result<PathBuf, String> 
     Ok(folder)
 }
 
-/// The longest path of a unix socket, in bytes: the system's field has 108, the last of which is zero.
+/// Maximum length of the path of a unix socket, in bytes: the system's field has 108, the last of which is zero.
 const SOCKET_PATH_BYTES: usize = 107;
 
-/// A unix socket, as an absolute path; nothing if there shall be none.
+/// Parses the path of a unix socket; returns an absolute path, or `None` for `off`.
 pub(crate) fn socket_file(text: &str, current_dir: &Path) -> Result<Option<PathBuf>, String> {
     if text.trim().eq_ignore_ascii_case("off") {
         return Ok(None);
@@ -229,7 +226,7 @@ pub(crate) fn socket_file(text: &str, current_dir: &Path) -> Result<Option<PathB
     let bytes = path.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES {
         return Err(format!(
-            "{} is too long for a unix socket: it has {bytes} bytes, and the system takes {SOCKET_PATH_BYTES}; set \
+            "{} is too long for a unix socket: it has {bytes} bytes, and the system allows {SOCKET_PATH_BYTES}; set \
              ADMIN_SOCKET to a shorter path, such as /run/graspd/admin.sock, or to off",
             quote(&path.display().to_string())
         ));
@@ -326,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_domains() {
+    fn domain_limits_are_parsed() {
         let read = |text| domain_limits(text).map(|hosts| hosts.into_iter().collect::<Vec<_>>());
-        let limit = |host: &str, concurrent, per_minute| (host.to_owned(), Limits { concurrent, per_minute });
+        let limit = |host: &str, concurrent, per_minute| (host.to_owned(), HostLimits { concurrent, per_minute });
         let both = vec![limit("codeberg.org", 2, 10), limit("github.com", 10, 60)];
         assert_eq!(read("GitHub.com=10,60  codeberg.org:2,10"), Ok(both.clone()));
         assert_eq!(read("codeberg.org.=2,10;github.com:10,60"), Ok(both));

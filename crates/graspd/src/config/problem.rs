@@ -1,4 +1,4 @@
-//! What is wrong with the settings, and where each value came from.
+//! Errors in settings, and the origin of each value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::settings::Setting;
 
 /// Where an effective value came from, strongest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     /// The command line.
     Flag,
     /// The environment of the process.
@@ -16,73 +16,73 @@ pub(crate) enum Origin {
     DotEnv { path: PathBuf, line: usize },
     /// The TOML file.
     File(PathBuf),
-    /// A file that systemd put into the credentials folder.
+    /// A file in the folder of systemd credentials.
     Credential(PathBuf),
-    /// Nobody set it.
+    /// The setting is given nowhere.
     Default,
 }
 
-impl Origin {
-    /// The setting as its author wrote it, so that the person finds the spot.
-    pub(crate) fn place(&self, setting: &Setting) -> String {
+impl SettingOrigin {
+    /// Returns the setting in the spelling of this source, with the file and line, so that the operator can find it.
+    pub(crate) fn location(&self, setting: &Setting) -> String {
         match self {
-            Origin::Flag => format!("--{}", setting.flag().unwrap_or(setting.name)),
-            Origin::Environment | Origin::DotEnv { .. } => {
+            SettingOrigin::Flag => format!("--{}", setting.flag().unwrap_or(setting.name)),
+            SettingOrigin::Environment | SettingOrigin::DotEnv { .. } => {
                 format!("{} ({self})", setting.variable())
             }
-            Origin::File(_) => format!("{} ({self})", setting.key()),
-            Origin::Credential(_) | Origin::Default => format!("{} ({self})", setting.name),
+            SettingOrigin::File(_) => format!("{} ({self})", setting.key()),
+            SettingOrigin::Credential(_) | SettingOrigin::Default => format!("{} ({self})", setting.name),
         }
     }
 
-    /// One word for machines.
-    pub(crate) fn word(&self) -> &'static str {
+    /// Returns the name of this origin in JSON output.
+    pub(crate) fn label(&self) -> &'static str {
         match self {
-            Origin::Flag => "flag",
-            Origin::Environment => "environment",
-            Origin::DotEnv { .. } => "dotenv",
-            Origin::File(_) => "file",
-            Origin::Credential(_) => "credential",
-            Origin::Default => "default",
+            SettingOrigin::Flag => "flag",
+            SettingOrigin::Environment => "environment",
+            SettingOrigin::DotEnv { .. } => "dotenv",
+            SettingOrigin::File(_) => "file",
+            SettingOrigin::Credential(_) => "credential",
+            SettingOrigin::Default => "default",
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::DotEnv { path, line } => write!(f, "{} line {line}", path.display()),
-            Origin::File(path) => write!(f, "{}", path.display()),
-            Origin::Credential(path) => write!(f, "credential {}", path.display()),
-            Origin::Flag | Origin::Environment | Origin::Default => f.write_str(self.word()),
+            SettingOrigin::DotEnv { path, line } => write!(f, "{} line {line}", path.display()),
+            SettingOrigin::File(path) => write!(f, "{}", path.display()),
+            SettingOrigin::Credential(path) => write!(f, "credential {}", path.display()),
+            SettingOrigin::Flag | SettingOrigin::Environment | SettingOrigin::Default => f.write_str(self.label()),
         }
     }
 }
 
-/// One thing that is wrong.
+/// One error in the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// The setting or file, named as the person knows it.
-    pub(crate) place: String,
-    /// What is wrong with it, and what would be right.
+pub(crate) struct ConfigError {
+    /// The setting or file, in the spelling that the operator used.
+    pub(crate) location: String,
+    /// What is wrong, and which values are valid.
     pub(crate) message: String,
 }
 
-impl Problem {
-    pub(crate) fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Problem { place: place.into(), message: message.into() }
+impl ConfigError {
+    pub(crate) fn new(location: impl Into<String>, message: impl Into<String>) -> Self {
+        ConfigError { location: location.into(), message: message.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.message)
+        write!(f, "{}: {}", self.location, self.message)
     }
 }
 
-/// Everything that is wrong, so that one attempt is enough to repair it.
+/// All errors in the settings. They are reported together, so that the operator can fix them in one go.
 #[derive(Debug, thiserror::Error)]
-pub(crate) struct ConfigErrors(pub(crate) Vec<Problem>);
+pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +97,7 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// A value inside a message: bounded, and without characters that could disturb a terminal.
+/// Quotes a value for a message: shortened, and with control characters escaped.
 pub(crate) fn quote(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_values_are_bounded_and_harmless() {
+    fn quoted_values_are_bounded_and_escaped() {
         assert_eq!(quote("a\u{1b}[2J\n"), "`a\\u{1b}[2J\\n`");
         assert_eq!(quote(&"x".repeat(100)), format!("`{}…`", "x".repeat(60)));
     }
 
     #[test]
     fn errors_are_listed_one_per_line() {
-        let errors = ConfigErrors(vec![Problem::new("--a", "is bad"), Problem::new("NGIT_B", "is worse")]);
+        let errors = ConfigErrors(vec![ConfigError::new("--a", "is bad"), ConfigError::new("NGIT_B", "is worse")]);
         assert_eq!(errors.to_string(), "the settings have 2 errors:\n  --a: is bad\n  NGIT_B: is worse");
     }
 }

@@ -1,31 +1,32 @@
-//! Every setting, declared once. Flags, variables, file keys, help and the printed reference all come from here.
+//! The table of all settings. Flags, environment variables, file keys, help texts and docs/settings.md are made from
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What all environment variables of this program begin with.
+/// Prefix of all environment variables of this program.
 pub(crate) const PREFIX: &str = "NGIT_";
 
-/// The name, without the prefix, of the variable that says where the TOML file is. It cannot be a setting, because
+/// Name, without the prefix, of the variable that contains the path of the TOML file. It is not a setting, because
 /// settings are read from that file.
 pub(crate) const FILE_VARIABLE: &str = "CONFIG";
 
-/// One thing an operator can decide.
+/// The declaration of one setting.
 pub(crate) struct Setting {
-    /// The name in capitals, from which the variable, the flag and the file key are made.
+    /// Name in capitals. The variable, the flag and the file key are derived from it.
     pub(crate) name: &'static str,
-    /// The heading it stands under.
+    /// Heading in the help and in the reference.
     pub(crate) section: &'static str,
-    /// What a value looks like.
-    pub(crate) shape: Shape,
-    /// What holds when nobody sets it.
-    pub(crate) default: Fallback,
-    /// One or two sentences that teach.
+    /// Kind of value.
+    pub(crate) kind: ValueKind,
+    /// Value if the setting is given nowhere.
+    pub(crate) default: DefaultValue,
+    /// One to three sentences for the help and the reference. The first one is the short help of the flag.
     pub(crate) help: &'static str,
 }
 
-/// What a value of a setting looks like.
-pub(crate) enum Shape {
+/// Kind of value of a setting. It decides the placeholder and the allowed values that the help shows.
+pub(crate) enum ValueKind {
     /// Any text.
     Text,
     /// Text of one line.
@@ -42,23 +43,23 @@ pub(crate) enum Shape {
     SocketFile,
     /// IP networks, separated by commas.
     Networks,
-    /// A moderation list: entries separated by commas, or `@` and the path of a file with one entry per line.
+    /// Moderation list: entries separated by commas, or `@` and the path of a file with one entry per line.
     List,
-    /// A log level, or several for parts of the program.
+    /// Log level, or a list of levels for parts of the program.
     LogLevel,
-    /// One of a few words.
+    /// One of these words.
     Choice(&'static [&'static str]),
-    /// A whole number within a range, both ends included.
+    /// Whole number within a range, both ends included.
     Number { min: u64, max: u64 },
-    /// A private key. It has no flag, because every user of the machine can read the arguments of a process.
+    /// Secret text. It has no flag, because every user of the machine can read the arguments of a process.
     Secret,
 }
 
-/// What holds when nobody sets a setting.
-pub(crate) enum Fallback {
-    /// This text, read like a given one.
-    Value(&'static str),
-    /// Something worked out from other settings, described for people.
+/// Value of a setting that is given nowhere.
+pub(crate) enum DefaultValue {
+    /// This text, parsed like a given value.
+    Fixed(&'static str),
+    /// A value that is derived from other settings; the text describes it in the help.
     Derived(&'static str),
 }
 
@@ -71,603 +72,618 @@ const SYNC: &str = "Sync";
 const MODERATION: &str = "Moderation and archive";
 const RUNNING: &str = "Running";
 
-/// The words of a setting that is on or off.
+/// Words of a setting that is on or off.
 pub(crate) const ON_OFF: &[&str] = &["true", "false"];
 
-/// A day has this many seconds.
-const DAY: u64 = 86_400;
+/// Seconds of a day.
+const DAY_SECS: u64 = 86_400;
 
-/// The table.
+/// All settings, grouped by section.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         name: "DOMAIN",
         section: SERVICE,
-        shape: Shape::Domain,
-        default: Fallback::Derived("the bind address"),
-        help: "Public host name of this service, with the port if it is unusual. A repository is accepted when its \
-               announcement lists this name, so it has to be the one that people type.",
+        kind: ValueKind::Domain,
+        default: DefaultValue::Derived("BIND_ADDRESS"),
+        help: "Public host name of this service, with the port if it is not the default port. A repository is \
+               accepted only if its announcement lists this name, so it must be the name that users see in URLs.",
     },
     Setting {
         name: "BASE_PATH",
         section: SERVICE,
-        shape: Shape::BasePath,
-        default: Fallback::Value("/"),
-        help: "Path under which the service lives, when it shares its domain with something else: with /grasp the \
-               relay is at wss://DOMAIN/grasp and repositories are below it.",
+        kind: ValueKind::BasePath,
+        default: DefaultValue::Fixed("/"),
+        help: "URL path of the service, if it shares its domain with another site. With /grasp the relay is at \
+               wss://DOMAIN/grasp, and repositories are below that path.",
     },
     Setting {
         name: "BIND_ADDRESS",
         section: SERVICE,
-        shape: Shape::Address,
-        default: Fallback::Value("127.0.0.1:7334"),
+        kind: ValueKind::Address,
+        default: DefaultValue::Fixed("127.0.0.1:7334"),
         help: "IP address and port to listen on. Use 0.0.0.0 or [::] as the address to listen on all interfaces.",
     },
     Setting {
         name: "TRUSTED_PROXY_CIDRS",
         section: SERVICE,
-        shape: Shape::Networks,
-        default: Fallback::Value(""),
-        help: "Networks of the reverse proxies whose X-Forwarded-For header is believed. Leave it empty when clients \
-               connect directly, because whoever is listed here can claim any address.",
+        kind: ValueKind::Networks,
+        default: DefaultValue::Fixed(""),
+        help: "Networks of the reverse proxies whose X-Forwarded-For header is trusted. Leave it empty if clients \
+               connect directly, because a client in one of these networks can claim any address.",
     },
     Setting {
         name: "RELAY_NAME",
         section: SERVICE,
-        shape: Shape::Line,
-        default: Fallback::Derived("DOMAIN followed by \"grasp relay\""),
-        help: "Name of the relay in its information document (NIP-11) and on its pages.",
+        kind: ValueKind::Line,
+        default: DefaultValue::Derived("DOMAIN followed by \"grasp relay\""),
+        help: "Name of the relay, shown in its information document (NIP-11) and on its web pages.",
     },
     Setting {
         name: "RELAY_DESCRIPTION",
         section: SERVICE,
-        shape: Shape::Text,
-        default: Fallback::Value("Git hosting that follows signed Nostr events (GRASP)."),
-        help: "Description of the relay in its information document (NIP-11) and on its pages.",
+        kind: ValueKind::Text,
+        default: DefaultValue::Fixed("Git hosting that follows signed Nostr events (GRASP)."),
+        help: "Description of the relay, shown in its information document (NIP-11) and on its web pages.",
     },
     Setting {
         name: "RELAY_OWNER_NSEC",
         section: SERVICE,
-        shape: Shape::Secret,
-        default: Fallback::Derived("a key generated into .relay-owner.nsec in RELAY_DATA_PATH"),
-        help: "Private key of the relay's operator, as nsec1… or hex. It can also be the systemd credential \
-               relay_owner_nsec; there is no flag for it, because other users of the machine can read arguments.",
+        kind: ValueKind::Secret,
+        default: DefaultValue::Derived("a generated key, stored in .relay-owner.nsec in RELAY_DATA_PATH"),
+        help: "Private key of the operator of this relay, as nsec1… or 64 hex digits. It can also be given as the \
+               systemd credential relay_owner_nsec. It has no flag, because other users of the machine can read the \
+               arguments of a process.",
     },
     Setting {
         name: "POLICY",
         section: SERVICE,
-        shape: Shape::Choice(&["grasp", "open"]),
-        default: Fallback::Value("grasp"),
-        help: "Which events are accepted: grasp takes repositories that list this service and what belongs to them, \
-               open takes every valid event.",
+        kind: ValueKind::Choice(&["grasp", "open"]),
+        default: DefaultValue::Fixed("grasp"),
+        help: "Which events are accepted. grasp accepts repositories that list this service and the events that \
+               belong to them; open accepts every valid event.",
     },
     Setting {
         name: "GIT_DATA_PATH",
         section: STORAGE,
-        shape: Shape::Folder,
-        default: Fallback::Value("./data/git"),
-        help: "Folder of the git repositories. It is created when missing.",
+        kind: ValueKind::Folder,
+        default: DefaultValue::Fixed("./data/git"),
+        help: "Folder of the git repositories. It is created if it does not exist.",
     },
     Setting {
         name: "RELAY_DATA_PATH",
         section: STORAGE,
-        shape: Shape::Folder,
-        default: Fallback::Value("./data/relay"),
-        help: "Folder of the event database and the generated key. It is created when missing and has to be apart \
-               from GIT_DATA_PATH.",
+        kind: ValueKind::Folder,
+        default: DefaultValue::Fixed("./data/relay"),
+        help: "Folder of the event database and of the generated owner key. It is created if it does not exist. It \
+               must be neither inside GIT_DATA_PATH nor around it.",
     },
     Setting {
         name: "STORE_RESERVE_BYTES",
         section: STORAGE,
-        shape: Shape::Number { min: 0, max: 1 << 40 },
-        default: Fallback::Value("67108864"),
+        kind: ValueKind::Number { min: 0, max: 1 << 40 },
+        default: DefaultValue::Fixed("67108864"),
         help: "Free disk space, in bytes, below which nothing new is stored, so that a full disk cannot stop the \
                service.",
     },
     Setting {
         name: "DISK_BUDGET_BYTES",
         section: STORAGE,
-        shape: Shape::Number { min: 0, max: 1 << 60 },
-        default: Fallback::Value("0"),
-        help: "Disk space that everything together may take, in bytes: events, repositories, what waits, and caches. When \
-               it is used up nothing that grows is accepted; 0 means all that the disk has, but for STORE_RESERVE_BYTES.",
+        kind: ValueKind::Number { min: 0, max: 1 << 60 },
+        default: DefaultValue::Fixed("0"),
+        help: "Disk space, in bytes, that events, repositories, held data and caches may use together. When it is \
+               used up, nothing that needs more space is accepted. 0 means the whole disk except \
+               STORE_RESERVE_BYTES.",
     },
     Setting {
         name: "DISK_SOFT_PERCENT",
         section: STORAGE,
-        shape: Shape::Number { min: 1, max: 100 },
-        default: Fallback::Value("90"),
-        help: "Percentage of the disk budget from which on no new repository is accepted, so that those that are here can \
-               go on.",
+        kind: ValueKind::Number { min: 1, max: 100 },
+        default: DefaultValue::Fixed("90"),
+        help: "Percentage of the disk budget above which no new repository is accepted, so that existing \
+               repositories can still grow.",
     },
     Setting {
         name: "QUOTA_REPOSITORIES_PER_KEY",
         section: STORAGE,
-        shape: Shape::Number { min: 0, max: 1_000_000 },
-        default: Fallback::Value("0"),
-        help: "Repositories of one key; 0 means unlimited. Keys are free: a quota stops the careless, not the determined.",
+        kind: ValueKind::Number { min: 0, max: 1_000_000 },
+        default: DefaultValue::Fixed("0"),
+        help: "Maximum number of repositories of one key; 0 means unlimited. Anyone can create more keys, so this \
+               limits mistakes and not attacks.",
     },
     Setting {
         name: "QUOTA_BYTES_PER_REPOSITORY",
         section: STORAGE,
-        shape: Shape::Number { min: 0, max: 1 << 60 },
-        default: Fallback::Value("0"),
-        help: "Git data of one repository, in bytes; 0 means unlimited.",
+        kind: ValueKind::Number { min: 0, max: 1 << 60 },
+        default: DefaultValue::Fixed("0"),
+        help: "Maximum size of the git data of one repository, in bytes; 0 means unlimited.",
     },
     Setting {
         name: "QUOTA_BYTES_PER_KEY",
         section: STORAGE,
-        shape: Shape::Number { min: 0, max: 1 << 60 },
-        default: Fallback::Value("0"),
-        help: "Git data of all repositories of one key together, in bytes; 0 means unlimited.",
+        kind: ValueKind::Number { min: 0, max: 1 << 60 },
+        default: DefaultValue::Fixed("0"),
+        help: "Maximum size of the git data of all repositories of one key together, in bytes; 0 means unlimited.",
     },
     Setting {
         name: "PURGATORY_EXPIRY_SECS",
         section: STORAGE,
-        shape: Shape::Number { min: 1, max: 30 * DAY },
-        default: Fallback::Value("1800"),
-        help: "Seconds that an accepted event waits for its git data before it is dropped.",
+        kind: ValueKind::Number { min: 1, max: 30 * DAY_SECS },
+        default: DefaultValue::Fixed("1800"),
+        help: "Seconds for which an accepted event waits in purgatory for its git data before it expires.",
     },
     Setting {
         name: "MAX_CONNECTIONS",
         section: LIMITS,
-        shape: Shape::Number { min: 1, max: 1_000_000 },
-        default: Fallback::Value("10000"),
-        help: "Connections served at the same time, from all networks together.",
+        kind: ValueKind::Number { min: 1, max: 1_000_000 },
+        default: DefaultValue::Fixed("10000"),
+        help: "Maximum number of simultaneous connections, from all networks together.",
     },
     Setting {
         name: "RELAY_MAX_SUBSCRIPTIONS",
         section: LIMITS,
-        shape: Shape::Number { min: 1, max: 10_000 },
-        default: Fallback::Value("500"),
-        help: "Open subscriptions of one connection.",
+        kind: ValueKind::Number { min: 1, max: 10_000 },
+        default: DefaultValue::Fixed("500"),
+        help: "Maximum number of open subscriptions per connection.",
     },
     Setting {
         name: "RELAY_MAX_NEG_SESSIONS",
         section: LIMITS,
-        shape: Shape::Number { min: 1, max: 1_000 },
-        default: Fallback::Value("10"),
-        help: "Open negentropy (NIP-77) sessions of one connection.",
+        kind: ValueKind::Number { min: 1, max: 1_000 },
+        default: DefaultValue::Fixed("10"),
+        help: "Maximum number of open negentropy (NIP-77) sessions per connection.",
     },
     Setting {
         name: "RELAY_MAX_EVENT_SIZE_BYTES",
         section: LIMITS,
-        shape: Shape::Number { min: 1 << 10, max: 1 << 20 },
-        default: Fallback::Value("196608"),
-        help: "Size of an event as JSON, in bytes. Repository states (kind 30618) may always have 1 MiB, because they \
-               name every branch and tag.",
+        kind: ValueKind::Number { min: 1 << 10, max: 1 << 20 },
+        default: DefaultValue::Fixed("196608"),
+        help: "Maximum size of an event as JSON, in bytes. Repository states (kind 30618) may always have up to 1 \
+               MiB, because they list every branch and tag.",
     },
     Setting {
         name: "RELAY_FILTER_LIMIT",
         section: LIMITS,
-        shape: Shape::Number { min: 1, max: 10_000 },
-        default: Fallback::Value("500"),
-        help: "Stored events returned for one filter, also when the filter asks for more.",
+        kind: ValueKind::Number { min: 1, max: 10_000 },
+        default: DefaultValue::Fixed("500"),
+        help: "Maximum number of stored events returned for one filter, even if the filter asks for more.",
     },
     Setting {
         name: "NETWORK_MAX_CONNECTIONS",
         section: NETWORK,
-        shape: Shape::Number { min: 0, max: 1_000_000 },
-        default: Fallback::Value("512"),
-        help: "Connections at the same time from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
+        kind: ValueKind::Number { min: 0, max: 1_000_000 },
+        default: DefaultValue::Fixed("512"),
+        help: "Maximum number of simultaneous connections from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
     },
     Setting {
         name: "NETWORK_EVENTS_PER_MINUTE",
         section: NETWORK,
-        shape: Shape::Number { min: 0, max: 10_000_000 },
-        default: Fallback::Value("6000"),
-        help: "Events per minute from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
+        kind: ValueKind::Number { min: 0, max: 10_000_000 },
+        default: DefaultValue::Fixed("6000"),
+        help: "Maximum number of events per minute from one network (IPv4 /24, IPv6 /48); 0 means unlimited.",
     },
     Setting {
         name: "STRICT_MAINTAINERS",
         section: GIT,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("false"),
-        help: "Whether a listed maintainer counts only when its own announcement lists a maintainer back, also without \
-               role tags. Announcements with role tags are always read like that.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("false"),
+        help: "Whether a listed maintainer counts only if its own announcement lists a maintainer in return, even \
+               without role tags. Announcements with role tags are always read in this way.",
     },
     Setting {
         name: "GRASP06_ENABLE",
         section: GIT,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("false"),
-        help: "Whether contributors may push pull requests for repositories that are hosted elsewhere to \
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("false"),
+        help: "Whether contributors may push pull requests for repositories that are hosted elsewhere, to \
                /prs/NPUB/IDENTIFIER.git (GRASP-06).",
     },
     Setting {
         name: "GIT_MAX_PUSH_BYTES",
         section: GIT,
-        shape: Shape::Number { min: 1 << 10, max: 1 << 40 },
-        default: Fallback::Value("2147483648"),
-        help: "Size of one push, in bytes.",
+        kind: ValueKind::Number { min: 1 << 10, max: 1 << 40 },
+        default: DefaultValue::Fixed("2147483648"),
+        help: "Maximum size of one push, in bytes.",
     },
     Setting {
         name: "GIT_MAX_UNSIGNED_PUSH_BYTES",
         section: GIT,
-        shape: Shape::Number { min: 1 << 10, max: 1 << 40 },
-        default: Fallback::Value("67108864"),
-        help: "Size of a push to refs/nostr/ whose event is not here yet, in bytes. Anybody can make one, so it is kept \
-               small; whoever publishes the event first may push GIT_MAX_PUSH_BYTES.",
+        kind: ValueKind::Number { min: 1 << 10, max: 1 << 40 },
+        default: DefaultValue::Fixed("67108864"),
+        help: "Maximum size of a push to refs/nostr/ whose event has not arrived yet, in bytes. Anyone can make \
+               such a push, so the limit is small. If the event is published first, GIT_MAX_PUSH_BYTES applies.",
     },
     Setting {
         name: "GIT_MAX_OBJECTS",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 1 << 32 },
-        default: Fallback::Value("10000000"),
-        help: "Objects in one push.",
+        kind: ValueKind::Number { min: 1, max: 1 << 32 },
+        default: DefaultValue::Fixed("10000000"),
+        help: "Maximum number of objects in one push.",
     },
     Setting {
         name: "GIT_MAX_OBJECT_BYTES",
         section: GIT,
-        shape: Shape::Number { min: 1 << 20, max: 1 << 40 },
-        default: Fallback::Value("268435456"),
-        help: "Size of one object, unpacked, in bytes; git gets no larger piece of memory at a time. A pack of a \
-               thousand bytes can claim gigabytes.",
+        kind: ValueKind::Number { min: 1 << 20, max: 1 << 40 },
+        default: DefaultValue::Fixed("268435456"),
+        help: "Maximum size of one unpacked object, in bytes; git may not allocate a larger block of memory. \
+               Without this limit a pack of a thousand bytes could make git allocate gigabytes.",
     },
     Setting {
         name: "GIT_PROCESS_MEMORY_BYTES",
         section: GIT,
-        shape: Shape::Number { min: 1 << 28, max: 1 << 44 },
-        default: Fallback::Value("4294967296"),
-        help: "Address space of one git process, in bytes. Packs that it reads count, though they take no memory of \
-               their own.",
+        kind: ValueKind::Number { min: 1 << 28, max: 1 << 44 },
+        default: DefaultValue::Fixed("4294967296"),
+        help: "Maximum address space of one git process, in bytes. Memory-mapped packs count, although they need no \
+               memory of their own.",
     },
     Setting {
         name: "GIT_SERVE_PROCESSES",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 1_024 },
-        default: Fallback::Value("4"),
-        help: "Git processes that make answers to clones and fetches at the same time. Others wait; their networks take \
-               turns.",
+        kind: ValueKind::Number { min: 1, max: 1_024 },
+        default: DefaultValue::Fixed("4"),
+        help: "Maximum number of git processes that serve clones and fetches at the same time. Further requests \
+               wait, and the networks of the clients take turns.",
     },
     Setting {
         name: "GIT_CHECK_PROCESSES",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 1_024 },
-        default: Fallback::Value("4"),
-        help: "Git processes that check pushes at the same time. Fetches do not take their places.",
+        kind: ValueKind::Number { min: 1, max: 1_024 },
+        default: DefaultValue::Fixed("4"),
+        help: "Maximum number of git processes that check pushes at the same time. They are counted separately from \
+               GIT_SERVE_PROCESSES, so that fetches cannot delay pushes.",
     },
     Setting {
         name: "GIT_PROCESS_SECS",
         section: GIT,
-        shape: Shape::Number { min: 1, max: DAY },
-        default: Fallback::Value("1800"),
-        help: "Seconds that one git process may take.",
+        kind: ValueKind::Number { min: 1, max: DAY_SECS },
+        default: DefaultValue::Fixed("1800"),
+        help: "Maximum run time of one git process, in seconds.",
     },
     Setting {
         name: "GIT_PACK_CACHE_BYTES",
         section: GIT,
-        shape: Shape::Number { min: 0, max: 1 << 44 },
-        default: Fallback::Value("2147483648"),
-        help: "Disk space for answers to fetches that may be asked for again, in bytes. Answers that would take more than \
-               a share of it are made anew for everybody.",
+        kind: ValueKind::Number { min: 0, max: 1 << 44 },
+        default: DefaultValue::Fixed("2147483648"),
+        help: "Disk space for cached responses to fetches, in bytes. A response that is too large for its share of \
+               the cache is generated again for every client.",
     },
     Setting {
         name: "GIT_MAINTENANCE",
         section: GIT,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("true"),
-        help: "Whether repositories are repacked and cleaned in the background, one at a time, at low priority.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("true"),
+        help: "Whether repositories are repacked and cleaned up in the background, one at a time and with low \
+               priority.",
     },
     Setting {
         name: "GIT_PEER_CONCURRENT",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 64 },
-        default: Fallback::Value("8"),
-        help: "Fetches at a time that another GRASP server is told it may ask for here (NIP-11).",
+        kind: ValueKind::Number { min: 1, max: 64 },
+        default: DefaultValue::Fixed("8"),
+        help: "Number of simultaneous fetches that this service allows each other GRASP server, stated in its \
+               information document (NIP-11).",
     },
     Setting {
         name: "GIT_PEER_RATE_LIMIT",
         section: GIT,
-        shape: Shape::Number { min: 1, max: 6_000 },
-        default: Fallback::Value("120"),
-        help: "Fetches within a minute that another GRASP server is told it may ask for here (NIP-11).",
+        kind: ValueKind::Number { min: 1, max: 6_000 },
+        default: DefaultValue::Fixed("120"),
+        help: "Number of fetches per minute that this service allows each other GRASP server, stated in its \
+               information document (NIP-11).",
     },
     Setting {
         name: "SYNC_ENABLE",
         section: SYNC,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("true"),
-        help: "Whether events are fetched from the other relays, and missing git data from the other git servers, that the \
-               repositories name (GRASP-02). Without it this service has only what is sent to it.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("true"),
+        help: "Whether events are fetched from the other relays, and missing git data from the other git servers, \
+               that the repositories list (GRASP-02). Without it this service has only what clients send to it.",
     },
     Setting {
         name: "SYNC_BOOTSTRAP_RELAY_URL",
         section: SYNC,
-        shape: Shape::Line,
-        default: Fallback::Value(""),
-        help: "A relay that is followed from the first start and never dropped, to find repositories that list this \
-               service. Several are separated by commas; without a scheme wss is meant.",
+        kind: ValueKind::Line,
+        default: DefaultValue::Fixed(""),
+        help: "Relay that is always followed, to find repositories that list this service. Separate several URLs \
+               with commas; a URL without a scheme means wss.",
     },
     Setting {
         name: "SYNC_BATCH_WINDOW_MS",
         section: SYNC,
-        shape: Shape::Number { min: 0, max: 600_000 },
-        default: Fallback::Value("5000"),
-        help: "How long new repositories, issues and pull requests are gathered before other relays are asked about them, \
-               counted from the first.",
+        kind: ValueKind::Number { min: 0, max: 600_000 },
+        default: DefaultValue::Fixed("5000"),
+        help: "Milliseconds for which new repositories, issues and pull requests are collected before other relays \
+               are asked for them, counted from the first one.",
     },
     Setting {
         name: "SYNC_BASE_BACKOFF_SECS",
         section: SYNC,
-        shape: Shape::Number { min: 1, max: 3_600 },
-        default: Fallback::Value("5"),
-        help: "Seconds until a relay that could not be reached is tried again; doubled after each failure. Also the time \
-               that a connection may take to come about.",
+        kind: ValueKind::Number { min: 1, max: 3_600 },
+        default: DefaultValue::Fixed("5"),
+        help: "Seconds before a relay that could not be reached is tried again; doubled after each failure. It is \
+               also the timeout for opening a connection.",
     },
     Setting {
         name: "SYNC_MAX_BACKOFF_SECS",
         section: SYNC,
-        shape: Shape::Number { min: 1, max: DAY },
-        default: Fallback::Value("3600"),
-        help: "The longest wait between two attempts, until a relay has not been reached for a day; then it is tried daily.",
+        kind: ValueKind::Number { min: 1, max: DAY_SECS },
+        default: DefaultValue::Fixed("3600"),
+        help: "Maximum number of seconds between two connection attempts. A relay that has not been reached for a \
+               day is tried once a day instead.",
     },
     Setting {
         name: "SYNC_DISABLE_NEGENTROPY",
         section: SYNC,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("false"),
-        help: "Fetch history in pages only, even from relays that could compare sets of events (NIP-77).",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("false"),
+        help: "Whether to fetch stored events in pages even from relays that support negentropy (NIP-77).",
     },
     Setting {
         name: "SYNC_MAX_TAGS_PER_FILTER",
         section: SYNC,
-        shape: Shape::Number { min: 1, max: 1_000 },
-        default: Fallback::Value("100"),
-        help: "Values of one filter sent to another relay. More are packed into one where the relay's limits would otherwise \
-               leave something without a place.",
+        kind: ValueKind::Number { min: 1, max: 1_000 },
+        default: DefaultValue::Fixed("100"),
+        help: "Number of values in one filter that is sent to another relay. A filter gets more values if the \
+               relay's limits would otherwise leave some of them out.",
     },
     Setting {
         name: "SYNC_DOMAIN_CONCURRENT",
         section: SYNC,
-        shape: Shape::Number { min: 1, max: 64 },
-        default: Fallback::Value("5"),
-        help: "Fetches of missing git data from one git server at a time. A GRASP server that states its own limits is asked \
-               up to those.",
+        kind: ValueKind::Number { min: 1, max: 64 },
+        default: DefaultValue::Fixed("5"),
+        help: "Maximum number of simultaneous fetches of missing git data from one git server. If a GRASP server \
+               states limits of its own, those apply instead.",
     },
     Setting {
         name: "SYNC_DOMAIN_RATE_LIMIT",
         section: SYNC,
-        shape: Shape::Number { min: 1, max: 6_000 },
-        default: Fallback::Value("30"),
-        help: "Fetches of missing git data from one git server within any minute.",
+        kind: ValueKind::Number { min: 1, max: 6_000 },
+        default: DefaultValue::Fixed("30"),
+        help: "Maximum number of fetches of missing git data from one git server within any minute.",
     },
     Setting {
         name: "SYNC_DOMAIN_LIMITS",
         section: SYNC,
-        shape: Shape::Line,
-        default: Fallback::Value(""),
-        help: "Both limits for single git servers, separated by spaces: github.com=10,60 is ten at a time and sixty a minute \
-               (github.com:10,60 is the same).",
+        kind: ValueKind::Line,
+        default: DefaultValue::Fixed(""),
+        help: "Both limits for particular git servers, separated by spaces: github.com=10,60 means 10 fetches at a \
+               time and 60 per minute. github.com:10,60 means the same.",
     },
     Setting {
         name: "SYNC_ALLOW_NON_GLOBAL_TARGETS",
         section: SYNC,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("false"),
-        help: "Let strangers' events make this service connect to private and local addresses. For tests and intranets only.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("false"),
+        help: "Whether events of untrusted authors can make this service connect to private and local addresses. \
+               Use it only for tests and private networks.",
     },
     Setting {
         name: "SYNC_DISCONNECT_CHECK_INTERVAL_SECS",
         section: SYNC,
-        shape: Shape::Number { min: 0, max: DAY },
-        default: Fallback::Value("60"),
-        help: "Accepted and not used: a relay that nothing names any more is let go a minute later, without a check.",
+        kind: ValueKind::Number { min: 0, max: DAY_SECS },
+        default: DefaultValue::Fixed("60"),
+        help: "Accepted for compatibility and not used: a relay that no repository lists any more is disconnected \
+               after one minute.",
     },
     Setting {
         name: "REJECTED_HOT_CACHE_DURATION_SECS",
         section: SYNC,
-        shape: Shape::Number { min: 0, max: DAY },
-        default: Fallback::Value("120"),
-        help: "Seconds for which a refused event is kept whole, to be judged again at once when what it needs arrives.",
+        kind: ValueKind::Number { min: 0, max: DAY_SECS },
+        default: DefaultValue::Fixed("120"),
+        help: "Seconds for which a rejected event is kept completely, so that it can be decided again at once when \
+               what it depends on arrives.",
     },
     Setting {
         name: "REJECTED_COLD_INDEX_EXPIRY_SECS",
         section: SYNC,
-        shape: Shape::Number { min: 0, max: 365 * DAY },
-        default: Fallback::Value("604800"),
-        help: "Seconds for which it is remembered that an event was refused, so that it is not fetched again and again.",
+        kind: ValueKind::Number { min: 0, max: 365 * DAY_SECS },
+        default: DefaultValue::Fixed("604800"),
+        help: "Seconds for which the id of a rejected event is remembered, so that the event is not fetched again \
+               and again.",
     },
     Setting {
         name: "REPOSITORY_WHITELIST",
         section: MODERATION,
-        shape: Shape::List,
-        default: Fallback::Value(""),
-        help: "If set, of the repositories that list this service only these are newly taken in: npub, \
-               npub/identifier, naddr or identifier, separated by commas. What is hosted already stays.",
+        kind: ValueKind::List,
+        default: DefaultValue::Fixed(""),
+        help: "If set, only these of the repositories that list this service are newly accepted: npub, \
+               npub/identifier, naddr or identifier, separated by commas. Repositories that are already hosted \
+               stay.",
     },
     Setting {
         name: "REPOSITORY_BLACKLIST",
         section: MODERATION,
-        shape: Shape::List,
-        default: Fallback::Value(""),
-        help: "Repositories that have no place here, whatever else speaks for them: npub, npub/identifier, naddr or \
-               identifier, separated by commas. What is here of them is removed, and what is about nothing else here.",
+        kind: ValueKind::List,
+        default: DefaultValue::Fixed(""),
+        help: "Repositories that are never accepted, whatever other settings say: npub, npub/identifier, naddr or \
+               identifier, separated by commas. If they are hosted already, they are removed, together with the \
+               events that belong only to them.",
     },
     Setting {
         name: "EVENT_BLACKLIST",
         section: MODERATION,
-        shape: Shape::List,
-        default: Fallback::Value(""),
-        help: "Authors (npub) and single events (note1…, nevent1…) that have no place here; 64 hex digits may be \
-               either. What is here of them is removed.",
+        kind: ValueKind::List,
+        default: DefaultValue::Fixed(""),
+        help: "Authors (npub) and single events (note1…, nevent1…) that are never accepted; 64 hex digits can mean \
+               either. Events that are stored already are removed.",
     },
     Setting {
         name: "ARCHIVE_ALL",
         section: MODERATION,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("false"),
-        help: "Keep every repository that is heard of, also if it does not list this service (GRASP-05). Anybody can \
-               fill the disk then.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("false"),
+        help: "Whether every repository that is found is kept, even if it does not list this service (GRASP-05). \
+               Anyone can then fill the disk.",
     },
     Setting {
         name: "ARCHIVE_WHITELIST",
         section: MODERATION,
-        shape: Shape::List,
-        default: Fallback::Value(""),
-        help: "Repositories to keep also if they do not list this service (GRASP-05): npub, npub/identifier, naddr or \
-               identifier, separated by commas. A bare identifier means everybody's repository of that name.",
+        kind: ValueKind::List,
+        default: DefaultValue::Fixed(""),
+        help: "Repositories that are kept even if they do not list this service (GRASP-05): npub, npub/identifier, \
+               naddr or identifier, separated by commas. An identifier alone means the repositories of this name of \
+               all owners.",
     },
     Setting {
         name: "ARCHIVE_GRASP_SERVICES",
         section: MODERATION,
-        shape: Shape::List,
-        default: Fallback::Value(""),
-        help: "Domains of GRASP services whose repositories are all kept here, too (GRASP-05). Their relays are followed.",
+        kind: ValueKind::List,
+        default: DefaultValue::Fixed(""),
+        help: "Domains of GRASP services whose repositories are all kept here, too (GRASP-05). Their relays are \
+               followed.",
     },
     Setting {
         name: "ARCHIVE_READ_ONLY",
         section: MODERATION,
-        shape: Shape::Choice(&["auto", "true", "false"]),
-        default: Fallback::Value("auto"),
-        help: "Whether nobody may push, and only what is archived is newly taken in: auto is true when one of the other \
-               ARCHIVE settings is set.",
+        kind: ValueKind::Choice(&["auto", "true", "false"]),
+        default: DefaultValue::Fixed("auto"),
+        help: "Whether pushes are rejected and only archived repositories are newly accepted. auto means true if \
+               one of the other ARCHIVE settings is set.",
     },
     Setting {
         name: "SHUTDOWN_GRACE_SECS",
         section: RUNNING,
-        shape: Shape::Number { min: 0, max: 3_600 },
-        default: Fallback::Value("10"),
-        help: "Seconds that running requests get to finish when the service is asked to stop.",
+        kind: ValueKind::Number { min: 0, max: 3_600 },
+        default: DefaultValue::Fixed("10"),
+        help: "Seconds that running requests have to finish when the service is stopped.",
     },
     Setting {
         name: "METRICS_ENABLED",
         section: RUNNING,
-        shape: Shape::Choice(ON_OFF),
-        default: Fallback::Value("true"),
-        help: "Whether GET /metrics answers with measurements for Prometheus. Whoever reaches the port can read them, unless \
-               METRICS_BIND_ADDRESS or METRICS_TOKEN is set.",
+        kind: ValueKind::Choice(ON_OFF),
+        default: DefaultValue::Fixed("true"),
+        help: "Whether GET /metrics returns metrics for Prometheus. Anyone who can reach the port can read them, \
+               unless METRICS_BIND_ADDRESS or METRICS_TOKEN is set.",
     },
     Setting {
         name: "METRICS_BIND_ADDRESS",
         section: RUNNING,
-        shape: Shape::Address,
-        default: Fallback::Derived("the main port"),
-        help: "IP address and port at which measurements are read instead of the main port. Health checks and the status \
-               page answer there, too.",
+        kind: ValueKind::Address,
+        default: DefaultValue::Derived("the main port"),
+        help: "IP address and port that serve the metrics instead of the main port. Health checks and the status \
+               page are available there, too.",
     },
     Setting {
         name: "METRICS_TOKEN",
         section: RUNNING,
-        shape: Shape::Secret,
-        default: Fallback::Value(""),
-        help: "Whoever reads measurements has to show this text (Authorization: Bearer …). There is no flag for it, because \
-               other users of the machine can read arguments.",
+        kind: ValueKind::Secret,
+        default: DefaultValue::Fixed(""),
+        help: "Token that is required to read the metrics (Authorization: Bearer …). It has no flag, because other \
+               users of the machine can read the arguments of a process.",
     },
     Setting {
         name: "METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD",
         section: RUNNING,
-        shape: Shape::Number { min: 1, max: 1_000_000 },
-        default: Fallback::Value("10"),
-        help: "Websocket connections of one address above which it is counted in ngit_websocket_flagged_abusers. It is only \
-               counted; NETWORK_MAX_CONNECTIONS limits.",
+        kind: ValueKind::Number { min: 1, max: 1_000_000 },
+        default: DefaultValue::Fixed("10"),
+        help: "Number of websocket connections of one address above which the address is counted in \
+               ngit_websocket_flagged_abusers. It is only counted; NETWORK_MAX_CONNECTIONS is the limit.",
     },
     Setting {
         name: "METRICS_TOP_N_REPOS",
         section: RUNNING,
-        shape: Shape::Number { min: 0, max: 100 },
-        default: Fallback::Value("10"),
-        help: "How many of the most fetched repositories are named in ngit_git_top_repos_bytes.",
+        kind: ValueKind::Number { min: 0, max: 100 },
+        default: DefaultValue::Fixed("10"),
+        help: "Number of the most fetched repositories that are listed by name in ngit_git_top_repos_bytes.",
     },
     Setting {
         name: "STATUS_ENABLE",
         section: RUNNING,
-        shape: Shape::Choice(&["true", "false", "private"]),
-        default: Fallback::Value("true"),
-        help: "Whether GET /status shows how the service is: relays, what waits, disk and memory. With private it is shown \
-               at METRICS_BIND_ADDRESS only.",
+        kind: ValueKind::Choice(&["true", "false", "private"]),
+        default: DefaultValue::Fixed("true"),
+        help: "Whether GET /status shows the state of the service: relays, held events, disk and memory. private \
+               means only at METRICS_BIND_ADDRESS.",
     },
     Setting {
         name: "ADMIN_SOCKET",
         section: RUNNING,
-        shape: Shape::SocketFile,
-        default: Fallback::Derived("admin.sock in RELAY_DATA_PATH"),
-        help: "Unix socket at which the commands of the operator (graspd status and the like) reach the running server, of \
-               at most 107 bytes. Only the server's own user can open it. With off there is none.",
+        kind: ValueKind::SocketFile,
+        default: DefaultValue::Derived("admin.sock in RELAY_DATA_PATH"),
+        help: "Unix socket through which commands such as graspd status reach the running server; its path has at \
+               most 107 bytes. Only the user that runs the server can open it. off means that there is no socket.",
     },
     Setting {
         name: "LOG_LEVEL",
         section: RUNNING,
-        shape: Shape::LogLevel,
-        default: Fallback::Value("info"),
-        help: "How much is logged: off, error, warn, info, debug or trace. Parts can differ: \
+        kind: ValueKind::LogLevel,
+        default: DefaultValue::Fixed("info"),
+        help: "Log level: off, error, warn, info, debug or trace. Single parts can have their own level: \
                info,graspd::http=debug.",
     },
 ];
 
-/// clap keeps flag names for the life of the process and takes no owned ones, so they are made once and kept here.
-static FLAGS: LazyLock<BTreeMap<&'static str, String>> = LazyLock::new(|| {
+/// Flag names by setting name. clap needs flag names that live as long as the process, so they are made once.
+static FLAG_NAMES: LazyLock<BTreeMap<&'static str, String>> = LazyLock::new(|| {
     let flag = |name: &str| name.to_ascii_lowercase().replace('_', "-");
     SETTINGS.iter().map(|setting| (setting.name, flag(setting.name))).collect()
 });
 
 impl Setting {
-    /// The environment variable, such as `NGIT_BIND_ADDRESS`.
+    /// Returns the environment variable, such as `NGIT_BIND_ADDRESS`.
     pub(crate) fn variable(&self) -> String {
         format!("{PREFIX}{}", self.name)
     }
 
-    /// The key in the TOML file, such as `bind_address`.
+    /// Returns the key in the TOML file, such as `bind_address`.
     pub(crate) fn key(&self) -> String {
         self.name.to_ascii_lowercase()
     }
 
-    /// The flag without its dashes, such as `bind-address`; secrets have none.
+    /// Returns the flag without its dashes, such as `bind-address`; `None` for secrets.
     pub(crate) fn flag(&self) -> Option<&'static str> {
-        if self.is_secret() { None } else { FLAGS.get(self.name).map(String::as_str) }
+        if self.is_secret() { None } else { FLAG_NAMES.get(self.name).map(String::as_str) }
     }
 
-    /// Whether the value must never be shown.
-    /// Whether it is a moderation list, which may stand in a file of its own.
+    /// Returns whether this is a moderation list, which can be read from a file of its own.
     pub(crate) fn is_list(&self) -> bool {
-        matches!(self.shape, Shape::List)
+        matches!(self.kind, ValueKind::List)
     }
 
     pub(crate) fn is_secret(&self) -> bool {
-        matches!(self.shape, Shape::Secret)
+        matches!(self.kind, ValueKind::Secret)
     }
 }
 
-impl Shape {
-    /// The word that stands for the value in help.
+impl ValueKind {
+    /// Returns the placeholder of the value in the help.
     pub(crate) fn placeholder(&self) -> &'static str {
         match self {
-            Shape::Text | Shape::Line => "TEXT",
-            Shape::Address => "IP:PORT",
-            Shape::Domain => "HOST[:PORT]",
-            Shape::BasePath => "/PATH",
-            Shape::Folder => "FOLDER",
-            Shape::SocketFile => "PATH",
-            Shape::Networks => "CIDR,…",
-            Shape::List => "ENTRY,…|@FILE",
-            Shape::LogLevel => "LEVEL",
-            Shape::Choice(_) => "WORD",
-            Shape::Number { .. } => "NUMBER",
-            Shape::Secret => "NSEC",
+            ValueKind::Text | ValueKind::Line => "TEXT",
+            ValueKind::Address => "IP:PORT",
+            ValueKind::Domain => "HOST[:PORT]",
+            ValueKind::BasePath => "/PATH",
+            ValueKind::Folder => "FOLDER",
+            ValueKind::SocketFile => "PATH",
+            ValueKind::Networks => "CIDR,…",
+            ValueKind::List => "ENTRY,…|@FILE",
+            ValueKind::LogLevel => "LEVEL",
+            ValueKind::Choice(_) => "WORD",
+            ValueKind::Number { .. } => "NUMBER",
+            ValueKind::Secret => "NSEC",
         }
     }
 
-    /// What is allowed, where the help does not say it anyway.
+    /// Returns the allowed values, if the kind restricts them.
     pub(crate) fn allowed(&self) -> Option<String> {
         match self {
-            Shape::Number { min, max } => Some(format!("{min} to {max}")),
-            Shape::Choice(words) => Some(words.join(" or ")),
-            Shape::List => Some("entries, or @ and the path of a file with one per line and # comments".to_owned()),
+            ValueKind::Number { min, max } => Some(format!("{min} to {max}")),
+            ValueKind::Choice(words) => Some(words.join(" or ")),
+            ValueKind::List => Some("entries, or @ and the path of a file with one per line and # comments".to_owned()),
             _ => None,
         }
     }
 }
 
-impl Fallback {
-    /// The default as people read it; nothing when the default is to have none.
-    pub(crate) fn shown(&self) -> Option<&'static str> {
+impl DefaultValue {
+    /// Returns the default as text for the help; `None` if the default is empty.
+    pub(crate) fn as_text(&self) -> Option<&'static str> {
         match self {
-            Fallback::Value("") => None,
-            Fallback::Value(text) | Fallback::Derived(text) => Some(text),
+            DefaultValue::Fixed("") => None,
+            DefaultValue::Fixed(text) | DefaultValue::Derived(text) => Some(text),
         }
     }
 }
 
-/// The setting of this name (`BIND_ADDRESS`).
+/// Returns the setting of a name such as `BIND_ADDRESS`.
 pub(crate) fn find(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name == name)
 }
@@ -680,7 +696,7 @@ mod tests {
     use crate::config::unknown_variables;
 
     #[test]
-    fn names_are_unique_and_fit_all_spellings() {
+    fn setting_names_are_unique_and_well_formed() {
         let mut seen = BTreeSet::new();
         for setting in SETTINGS {
             assert!(seen.insert(setting.name), "{} is declared twice", setting.name);
@@ -690,12 +706,12 @@ mod tests {
                 setting.name
             );
             assert!(setting.help.ends_with('.') && !setting.help.contains("  "), "{}", setting.name);
-            assert!(!unknown_variables::NOT_USED_YET.contains(&setting.name), "{} is used now", setting.name);
+            assert!(!unknown_variables::UNSUPPORTED.contains(&setting.name), "{} is used now", setting.name);
         }
     }
 
     #[test]
-    fn settings_of_a_section_stand_together() {
+    fn settings_are_grouped_by_section() {
         let mut sections: Vec<_> = SETTINGS.iter().map(|setting| setting.section).collect();
         sections.dedup();
         let distinct: BTreeSet<_> = sections.iter().collect();
@@ -703,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_makes_three() {
+    fn variable_flag_and_key_follow_from_the_name() {
         let setting = find("BIND_ADDRESS").expect("declared");
         assert_eq!(setting.variable(), "NGIT_BIND_ADDRESS");
         assert_eq!(setting.flag(), Some("bind-address"));

@@ -1,21 +1,21 @@
-//! Showing settings to people: the effective ones, and the reference of all.
+//! Output of `graspd config`: the effective settings, and the reference of all settings (docs/settings.md).
 
 use std::fmt::Write;
 
 use serde_json::json;
 
-use super::problem::Origin;
-use super::settings::{Fallback, SETTINGS, Setting};
-use super::{Config, Effective};
+use super::problem::SettingOrigin;
+use super::settings::{DefaultValue, SETTINGS, Setting};
+use super::{Config, EffectiveSetting};
 
-/// The effective settings and where each came from, as a table or as JSON. Secrets are hidden in both.
+/// Returns the effective settings and where each value came from, as a table or as JSON. Secrets are hidden.
 pub(crate) fn show(config: &Config, as_json: bool) -> String {
     if as_json { json(&config.effective) } else { table(&config.effective) }
 }
 
-fn table(effective: &[Effective]) -> String {
+fn table(effective: &[EffectiveSetting]) -> String {
     let mut rows = vec![["SETTING".to_owned(), "VALUE".to_owned(), "SOURCE".to_owned()]];
-    for Effective { name, value, origin } in effective {
+    for EffectiveSetting { name, value, origin } in effective {
         let value = value.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
         rows.push([(*name).to_owned(), value, origin.to_string()]);
     }
@@ -28,21 +28,21 @@ fn table(effective: &[Effective]) -> String {
     text
 }
 
-/// Values are texts, as a variable would hold them, so that every setting reads the same way.
-fn json(effective: &[Effective]) -> String {
+/// Values are texts, as in an environment variable, so that all settings have the same format.
+fn json(effective: &[EffectiveSetting]) -> String {
     let settings: Vec<_> = effective
         .iter()
-        .map(|Effective { name, value, origin }| {
-            let mut setting = json!({ "name": name, "value": value, "source": origin.word() });
+        .map(|EffectiveSetting { name, value, origin }| {
+            let mut setting = json!({ "name": name, "value": value, "source": origin.label() });
             match origin {
-                Origin::DotEnv { path, line } => {
+                SettingOrigin::DotEnv { path, line } => {
                     setting["path"] = json!(path.display().to_string());
                     setting["line"] = json!(line);
                 }
-                Origin::File(path) | Origin::Credential(path) => {
+                SettingOrigin::File(path) | SettingOrigin::Credential(path) => {
                     setting["path"] = json!(path.display().to_string());
                 }
-                Origin::Flag | Origin::Environment | Origin::Default => {}
+                SettingOrigin::Flag | SettingOrigin::Environment | SettingOrigin::Default => {}
             }
             setting
         })
@@ -50,9 +50,33 @@ fn json(effective: &[Effective]) -> String {
     format!("{:#}\n", json!({ "settings": settings }))
 }
 
-/// The reference of all settings, in Markdown.
+/// Beginning of the reference.
+const INTRODUCTION: &str = "\
+# Settings
+
+This page is generated from the code by `graspd config --reference`.
+
+Each setting can be given in four ways. The first one in this list that has a value is used:
+
+1. a flag: `--bind-address 127.0.0.1:7334`
+2. an environment variable: `NGIT_BIND_ADDRESS=127.0.0.1:7334`
+3. the file `.env` in the current folder, with lines such as `NGIT_BIND_ADDRESS=127.0.0.1:7334`
+4. a TOML file, with lines such as `bind_address = \"127.0.0.1:7334\"`. Its path is given by `--config` or
+   `NGIT_CONFIG`; without them it is `graspd.toml` in the current folder, if that exists.
+
+If no source has a value, the default is used. An empty variable counts as not set. Secrets have no flag, because other
+users of the machine can read the arguments of a process; they can also be systemd credentials that have the name of
+their key.
+
+`graspd config` shows the effective settings and where each value came from. If settings are invalid, graspd lists all
+errors and exits with status 2. `graspd reload` applies changed settings to the running server, and names those that
+need a restart.
+
+";
+
+/// Returns the reference of all settings, in Markdown.
 pub(crate) fn reference() -> String {
-    let mut text = String::new();
+    let mut text = INTRODUCTION.to_owned();
     let mut section = "";
     for setting in SETTINGS {
         if setting.section != section {
@@ -73,11 +97,11 @@ fn reference_row(setting: &Setting) -> String {
         None => "none".to_owned(),
     };
     let default = match &setting.default {
-        Fallback::Value("") => "none".to_owned(),
-        Fallback::Value(text) => format!("`{text}`"),
-        Fallback::Derived(text) => (*text).to_owned(),
+        DefaultValue::Fixed("") => "none".to_owned(),
+        DefaultValue::Fixed(text) => format!("`{text}`"),
+        DefaultValue::Derived(text) => (*text).to_owned(),
     };
-    let allowed = setting.shape.allowed().map(|allowed| format!(" Allowed: {allowed}.")).unwrap_or_default();
+    let allowed = setting.kind.allowed().map(|allowed| format!(" Allowed: {allowed}.")).unwrap_or_default();
     let meaning = format!("{}{allowed}", setting.help);
     format!("| `{}` | {flag} | `{}` | {} | {} |", setting.variable(), setting.key(), cell(&default), cell(&meaning))
 }
@@ -98,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_values_and_sources() {
+    fn table_shows_values_and_sources() {
         let text = show(&config(), false);
         let line = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
@@ -115,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn json_names_values_and_sources() {
+    fn json_shows_values_and_sources() {
         let value: serde_json::Value = serde_json::from_str(&show(&config(), true)).expect("JSON");
         let settings = value["settings"].as_array().expect("a list");
         assert_eq!(settings.len(), SETTINGS.len());
@@ -126,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_nowhere() {
+    fn secrets_are_never_shown() {
         let config = config();
         for text in [show(&config, false), show(&config, true), format!("{config:?}"), format!("{config:#?}")] {
             assert!(!text.contains(KEY), "{text}");
@@ -135,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_lists_every_setting_once() {
+    fn reference_lists_every_setting_once() {
         let text = reference();
         for setting in SETTINGS {
             let rows = text.lines().filter(|line| line.starts_with(&format!("| `{}` |", setting.variable())));

@@ -1,4 +1,4 @@
-//! Gathering what was written where. This is the only part that touches the outside, through what it is handed.
+//! Collects the texts of all settings from all sources. Access to the system goes through [`ProcessEnvironment`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,96 +8,99 @@ use std::path::{Path, PathBuf};
 use grasp_core::limits;
 
 use super::dotenv::DotEnv;
-use super::file::File;
+use super::file::TomlFile;
 use super::lists;
-use super::lists::Files;
-use super::problem::{Origin, Problem};
+use super::lists::ListFiles;
+use super::problem::{ConfigError, SettingOrigin};
 use super::settings::{FILE_VARIABLE, PREFIX, SETTINGS, Setting};
 
-/// The file that is read when nobody names one.
-const USUAL_FILE: &str = "graspd.toml";
-/// The variable with which systemd says where it put credentials.
+/// TOML file that is read if no other is named.
+const DEFAULT_FILE: &str = "graspd.toml";
+/// Variable in which systemd passes the folder of credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
-/// What the command line said.
+/// Settings given on the command line.
 #[derive(Default)]
-pub(crate) struct Flags {
+pub(crate) struct CommandLineFlags {
     /// Setting name to value.
     pub(crate) settings: BTreeMap<&'static str, String>,
-    /// The TOML file.
+    /// Path of the TOML file.
     pub(crate) file: Option<String>,
 }
 
-/// The outside, as far as settings are concerned.
-pub(crate) struct Outside<'a> {
-    /// The environment of the process.
+/// The environment of a process, as far as settings are concerned.
+pub(crate) struct ProcessEnvironment<'a> {
+    /// Environment variables.
     pub(crate) variables: Vec<(OsString, OsString)>,
-    /// The folder in which the process was started.
+    /// Current folder.
     pub(crate) current_dir: PathBuf,
-    /// Reads a whole file.
+    /// Function that reads a whole file.
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<String>,
 }
 
-/// Everything that was written anywhere, not yet understood. It may hold secrets, so it has no `Debug`.
+/// The texts of all sources, before parsing. They can contain secrets, so there is no `Debug`.
 #[derive(Default)]
-pub(crate) struct Sources {
+pub(crate) struct SettingSources {
     pub(crate) flags: BTreeMap<&'static str, String>,
-    /// Only our own variables.
+    /// Variables with the prefix of this program.
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) dotenv: Option<DotEnv>,
-    pub(crate) file: Option<File>,
+    pub(crate) file: Option<TomlFile>,
     /// Setting name to file and content, for secrets only.
     pub(crate) credentials: BTreeMap<&'static str, (PathBuf, String)>,
-    /// Lists that stand in files of their own.
-    pub(super) lists: Files,
+    /// Moderation lists from files.
+    pub(super) lists: ListFiles,
     pub(crate) current_dir: PathBuf,
-    /// What went wrong while gathering.
-    pub(crate) problems: Vec<Problem>,
+    /// Errors while reading the sources.
+    pub(crate) errors: Vec<ConfigError>,
 }
 
-impl Sources {
-    /// Reads everything there is to read.
-    pub(crate) fn gather(flags: Flags, outside: Outside<'_>) -> Self {
-        let mut sources =
-            Sources { flags: flags.settings, current_dir: outside.current_dir.clone(), ..Sources::default() };
-        let credentials = sources.read_environment(&outside);
-        sources.read_dotenv(&outside);
-        sources.read_file(flags.file, &outside);
+impl SettingSources {
+    /// Reads all sources.
+    pub(crate) fn gather(flags: CommandLineFlags, environment_source: ProcessEnvironment<'_>) -> Self {
+        let mut sources = SettingSources {
+            flags: flags.settings,
+            current_dir: environment_source.current_dir.clone(),
+            ..SettingSources::default()
+        };
+        let credentials = sources.read_environment(&environment_source);
+        sources.read_dotenv(&environment_source);
+        sources.read_file(flags.file, &environment_source);
         if let Some(folder) = credentials {
-            sources.read_credentials(&folder, &outside);
+            sources.read_credentials(&folder, &environment_source);
         }
-        sources.read_lists(&outside);
+        sources.read_lists(&environment_source);
         sources
     }
 
-    /// The strongest text that was given for a setting.
-    pub(crate) fn find(&self, setting: &Setting) -> Option<(&str, Origin)> {
+    /// Returns the text of the strongest source that has the setting.
+    pub(crate) fn find_text(&self, setting: &Setting) -> Option<(&str, SettingOrigin)> {
         if let Some(text) = self.flags.get(setting.name) {
-            return Some((text, Origin::Flag));
+            return Some((text, SettingOrigin::Flag));
         }
         let variable = setting.variable();
-        // An empty variable is how shells and container tools say "not set".
+        // Shells and container tools often set an empty variable to mean "not set".
         if let Some(text) = self.environment.get(&variable).filter(|text| !text.is_empty()) {
-            return Some((text, Origin::Environment));
+            return Some((text, SettingOrigin::Environment));
         }
         if let Some(dotenv) = &self.dotenv
             && let Some((text, line)) = dotenv.entries.get(&variable).filter(|(text, _)| !text.is_empty())
         {
-            return Some((text, Origin::DotEnv { path: dotenv.path.clone(), line: *line }));
+            return Some((text, SettingOrigin::DotEnv { path: dotenv.path.clone(), line: *line }));
         }
         if let Some(file) = &self.file
             && let Some(text) = file.entries.get(setting.name)
         {
-            return Some((text, Origin::File(file.path.clone())));
+            return Some((text, SettingOrigin::File(file.path.clone())));
         }
         let (path, text) = self.credentials.get(setting.name)?;
-        Some((text, Origin::Credential(path.clone())))
+        Some((text, SettingOrigin::Credential(path.clone())))
     }
 
-    /// Keeps our own variables, and returns the folder of systemd's credentials.
-    fn read_environment(&mut self, outside: &Outside<'_>) -> Option<PathBuf> {
+    /// Collects the variables of this program, and returns the folder of systemd credentials.
+    fn read_environment(&mut self, environment_source: &ProcessEnvironment<'_>) -> Option<PathBuf> {
         let mut credentials = None;
-        for (name, value) in &outside.variables {
+        for (name, value) in &environment_source.variables {
             let Some(name) = name.to_str() else { continue };
             if name == CREDENTIALS_VARIABLE {
                 credentials = Some(PathBuf::from(value));
@@ -109,41 +112,41 @@ impl Sources {
                 Some(value) => {
                     self.environment.insert(name.to_owned(), value.to_owned());
                 }
-                None => self.problems.push(Problem::new(format!("{name} (environment)"), "is not valid UTF-8")),
+                None => self.errors.push(ConfigError::new(format!("{name} (environment)"), "is not valid UTF-8")),
             }
         }
         credentials
     }
 
-    fn read_dotenv(&mut self, outside: &Outside<'_>) {
+    fn read_dotenv(&mut self, environment_source: &ProcessEnvironment<'_>) {
         let path = PathBuf::from(".env");
-        match (outside.read)(&outside.current_dir.join(&path)) {
-            Ok(text) => self.dotenv = Some(DotEnv::parse(path, &text, &mut self.problems)),
-            // A folder of this name belongs to some other tool.
+        match (environment_source.read)(&environment_source.current_dir.join(&path)) {
+            Ok(text) => self.dotenv = Some(DotEnv::parse(path, &text, &mut self.errors)),
+            // A folder of this name belongs to another tool.
             Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::IsADirectory => {}
             Err(error) => self.unreadable(&path, &error),
         }
     }
 
-    fn read_file(&mut self, flag: Option<String>, outside: &Outside<'_>) {
+    fn read_file(&mut self, flag: Option<String>, environment_source: &ProcessEnvironment<'_>) {
         let variable = format!("{PREFIX}{FILE_VARIABLE}");
         let in_environment = self.environment.get(&variable).cloned();
         let in_dotenv =
             self.dotenv.as_ref().and_then(|dotenv| dotenv.entries.get(&variable)).map(|(text, _)| text.clone());
         let named =
             flag.or(in_environment.filter(|text| !text.is_empty())).or(in_dotenv.filter(|text| !text.is_empty()));
-        let path = PathBuf::from(named.as_deref().unwrap_or(USUAL_FILE));
-        match (outside.read)(&outside.current_dir.join(&path)) {
-            Ok(text) => self.file = Some(File::parse(path, &text, &mut self.problems)),
+        let path = PathBuf::from(named.as_deref().unwrap_or(DEFAULT_FILE));
+        match (environment_source.read)(&environment_source.current_dir.join(&path)) {
+            Ok(text) => self.file = Some(TomlFile::parse(path, &text, &mut self.errors)),
             Err(error) if is_absent(&error) && named.is_none() => {}
             Err(error) => self.unreadable(&path, &error),
         }
     }
 
-    fn read_credentials(&mut self, folder: &Path, outside: &Outside<'_>) {
+    fn read_credentials(&mut self, folder: &Path, environment_source: &ProcessEnvironment<'_>) {
         for setting in SETTINGS.iter().filter(|setting| setting.is_secret()) {
             let path = folder.join(setting.key());
-            match (outside.read)(&path) {
+            match (environment_source.read)(&path) {
                 Ok(text) => {
                     self.credentials.insert(setting.name, (path, text));
                 }
@@ -153,14 +156,16 @@ impl Sources {
         }
     }
 
-    fn read_lists(&mut self, outside: &Outside<'_>) {
+    fn read_lists(&mut self, environment_source: &ProcessEnvironment<'_>) {
         for setting in SETTINGS.iter().filter(|setting| setting.is_list()) {
-            let Some(path) = self.find(setting).and_then(|(text, _)| lists::path(text).map(Path::to_owned)) else {
+            let Some(path) = self.find_text(setting).and_then(|(text, _)| lists::file_path(text).map(Path::to_owned))
+            else {
                 continue;
             };
-            let text = match (outside.read)(&outside.current_dir.join(&path)) {
-                Ok(text) if text.len() as u64 > limits::MAX_LIST_BYTES => {
-                    Err(format!("has {} bytes, at most {} are read", text.len(), limits::MAX_LIST_BYTES))
+            let text = match (environment_source.read)(&environment_source.current_dir.join(&path)) {
+                Ok(text) if text.len() as u64 > limits::MAX_MODERATION_LIST_BYTES => {
+                    let max = limits::MAX_MODERATION_LIST_BYTES;
+                    Err(format!("has {} bytes, but at most {max} are allowed", text.len()))
                 }
                 Ok(text) => Ok(text),
                 Err(error) => Err(format!("cannot be read: {error}")),
@@ -170,7 +175,7 @@ impl Sources {
     }
 
     fn unreadable(&mut self, path: &Path, error: &io::Error) {
-        self.problems.push(Problem::new(path.display().to_string(), format!("cannot be read: {error}")));
+        self.errors.push(ConfigError::new(path.display().to_string(), format!("cannot be read: {error}")));
     }
 }
 
@@ -182,14 +187,14 @@ fn is_absent(error: &io::Error) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// Gathers from a world that exists only in the arguments.
+    /// Reads sources that consist of the arguments only.
     pub(crate) fn gather(
         flags: &[(&'static str, &str)],
         variables: &[(&str, &str)],
         files: &[(&str, &str)],
-    ) -> Sources {
+    ) -> SettingSources {
         let settings = flags.iter().filter(|(name, _)| *name != FILE_VARIABLE);
-        let flags = Flags {
+        let flags = CommandLineFlags {
             settings: settings.map(|(name, value)| (*name, (*value).to_owned())).collect(),
             file: flags.iter().find(|(name, _)| *name == FILE_VARIABLE).map(|(_, value)| (*value).to_owned()),
         };
@@ -202,38 +207,44 @@ pub(crate) mod tests {
             }
         };
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Sources::gather(flags, Outside { variables, current_dir: PathBuf::from("/here"), read: &read })
+        SettingSources::gather(
+            flags,
+            ProcessEnvironment { variables, current_dir: PathBuf::from("/here"), read: &read },
+        )
     }
 
-    fn origin(sources: &Sources, name: &str) -> Option<(String, Origin)> {
+    fn origin(sources: &SettingSources, name: &str) -> Option<(String, SettingOrigin)> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name).expect("declared");
-        sources.find(setting).map(|(text, origin)| (text.to_owned(), origin))
+        sources.find_text(setting).map(|(text, origin)| (text.to_owned(), origin))
     }
 
     #[test]
-    fn each_level_gives_way_to_the_one_above() {
+    fn stronger_source_overrides_weaker_one() {
         let flag = [("DOMAIN", "flag")];
         let variable = [("NGIT_DOMAIN", "environment")];
         let dotenv = (".env", "\nNGIT_DOMAIN=dotenv");
         let file = ("graspd.toml", "domain = 'file'");
         let from = |text: &str, origin| Some((text.to_owned(), origin));
-        let in_dotenv = || from("dotenv", Origin::DotEnv { path: ".env".into(), line: 2 });
+        let in_dotenv = || from("dotenv", SettingOrigin::DotEnv { path: ".env".into(), line: 2 });
         let cases = [
-            (gather(&flag, &variable, &[dotenv, file]), from("flag", Origin::Flag)),
-            (gather(&[], &variable, &[dotenv, file]), from("environment", Origin::Environment)),
+            (gather(&flag, &variable, &[dotenv, file]), from("flag", SettingOrigin::Flag)),
+            (gather(&[], &variable, &[dotenv, file]), from("environment", SettingOrigin::Environment)),
             (gather(&[], &[], &[dotenv, file]), in_dotenv()),
             (gather(&[], &[("NGIT_DOMAIN", "")], &[dotenv, file]), in_dotenv()),
-            (gather(&[], &[], &[(".env", "NGIT_DOMAIN="), file]), from("file", Origin::File("graspd.toml".into()))),
+            (
+                gather(&[], &[], &[(".env", "NGIT_DOMAIN="), file]),
+                from("file", SettingOrigin::File("graspd.toml".into())),
+            ),
             (gather(&[], &[], &[]), None),
         ];
         for (index, (sources, expected)) in cases.iter().enumerate() {
             assert_eq!(origin(sources, "DOMAIN"), *expected, "case {index}");
-            assert_eq!(sources.problems, []);
+            assert_eq!(sources.errors, []);
         }
     }
 
     #[test]
-    fn the_file_can_be_named_in_three_places() {
+    fn config_file_can_be_named_in_three_ways() {
         let files = |dotenv| {
             [
                 (".env", dotenv),
@@ -243,7 +254,7 @@ pub(crate) mod tests {
                 ("graspd.toml", "domain='usual'"),
             ]
         };
-        let domain = |sources: &Sources| origin(sources, "DOMAIN").map(|(text, _)| text);
+        let domain = |sources: &SettingSources| origin(sources, "DOMAIN").map(|(text, _)| text);
         let all = gather(&[("CONFIG", "a.toml")], &[("NGIT_CONFIG", "b.toml")], &files("NGIT_CONFIG=c.toml"));
         assert_eq!(domain(&all).as_deref(), Some("a"));
         let two = gather(&[], &[("NGIT_CONFIG", "b.toml")], &files("NGIT_CONFIG=c.toml"));
@@ -253,19 +264,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_read_are_problems() {
+    fn unreadable_files_are_errors() {
         let sources = gather(&[("CONFIG", "gone.toml")], &[], &[(".env", "forbidden")]);
-        let places: Vec<_> = sources.problems.iter().map(|problem| problem.place.as_str()).collect();
+        let places: Vec<_> = sources.errors.iter().map(|problem| problem.location.as_str()).collect();
         assert_eq!(places, [".env", "gone.toml"]);
     }
 
     #[test]
-    fn a_credential_is_weaker_than_a_setting() {
+    fn setting_overrides_systemd_credential() {
         let variables = [("CREDENTIALS_DIRECTORY", "/run/c")];
         let files = [("/run/c/relay_owner_nsec", "from systemd\n"), ("/run/c/domain", "no secret, so not read")];
         let sources = gather(&[], &variables, &files);
         let path = PathBuf::from("/run/c/relay_owner_nsec");
-        assert_eq!(origin(&sources, "RELAY_OWNER_NSEC"), Some(("from systemd\n".to_owned(), Origin::Credential(path))));
+        assert_eq!(
+            origin(&sources, "RELAY_OWNER_NSEC"),
+            Some(("from systemd\n".to_owned(), SettingOrigin::Credential(path)))
+        );
         assert_eq!(origin(&sources, "DOMAIN"), None);
         let both = gather(&[], &variables, &[files[0], ("graspd.toml", "relay_owner_nsec = 'x'")]);
         assert_eq!(origin(&both, "RELAY_OWNER_NSEC").map(|(text, _)| text).as_deref(), Some("x"));
@@ -273,14 +287,14 @@ pub(crate) mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_variable_that_is_not_text_is_a_problem() {
+    fn non_utf8_variable_is_an_error() {
         use std::os::unix::ffi::OsStringExt;
         let broken = OsString::from_vec(vec![0xff]);
         let variables =
             vec![("NGIT_DOMAIN".into(), broken.clone()), ("OTHER".into(), broken.clone()), (broken, "x".into())];
         let read = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        let outside = Outside { variables, current_dir: PathBuf::new(), read: &read };
-        let sources = Sources::gather(Flags::default(), outside);
-        assert_eq!(sources.problems, [Problem::new("NGIT_DOMAIN (environment)", "is not valid UTF-8")]);
+        let environment_source = ProcessEnvironment { variables, current_dir: PathBuf::new(), read: &read };
+        let sources = SettingSources::gather(CommandLineFlags::default(), environment_source);
+        assert_eq!(sources.errors, [ConfigError::new("NGIT_DOMAIN (environment)", "is not valid UTF-8")]);
     }
 }

@@ -1,24 +1,27 @@
-//! "Did you mean": the name nearest to one that does not exist.
+//! Suggestions for misspelt names.
 
 use super::settings::{PREFIX, SETTINGS, Setting};
 
-/// The setting whose name is nearest to `name`, in whatever spelling, if one is near enough to be worth naming.
+/// Returns the setting whose name is nearest to `name`, in any spelling, if it is near enough to be a suggestion.
 pub(crate) fn nearest(name: &str) -> Option<&'static Setting> {
     let upper = name.to_ascii_uppercase().replace('-', "_");
     let bare = upper.strip_prefix(PREFIX).unwrap_or(&upper);
-    let (distance, setting) =
-        SETTINGS.iter().map(|setting| (edits(bare, setting.name), setting)).min_by_key(|(distance, _)| *distance)?;
+    let (distance, setting) = SETTINGS
+        .iter()
+        .map(|setting| (edit_distance(bare, setting.name), setting))
+        .min_by_key(|(distance, _)| *distance)?;
     (distance <= (setting.name.len() / 4).max(2)).then_some(setting)
 }
 
-/// The name among these that is nearest to `name`, if one is near enough to be worth naming.
-pub(crate) fn nearest_of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (distance, found) = known.map(|known| (edits(name, known), known)).min_by_key(|(distance, _)| *distance)?;
+/// Returns the known name that is nearest to `name`, if it is near enough to be a suggestion.
+pub(crate) fn nearest_name<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, found) =
+        known.map(|known| (edit_distance(name, known), known)).min_by_key(|(distance, _)| *distance)?;
     (distance <= (found.len() / 4).max(2)).then_some(found)
 }
 
-/// How many insertions, removals, replacements or swaps of neighbours turn one text into the other.
-fn edits(from: &str, to: &str) -> usize {
+/// Returns the number of insertions, removals, replacements or swaps of neighbours that turn one text into the other.
+fn edit_distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=to.len()).collect();
@@ -43,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edits_are_counted() {
+    fn edit_distance_counts_edits() {
         for (from, to, expected) in [
             ("", "", 0),
             ("", "abc", 3),
@@ -52,12 +55,12 @@ mod tests {
             ("acb", "abc", 1),
             ("kitten", "sitting", 3),
         ] {
-            assert_eq!(edits(from, to), expected, "{from} {to}");
+            assert_eq!(edit_distance(from, to), expected, "{from} {to}");
         }
     }
 
     #[test]
-    fn near_names_are_found_in_any_spelling() {
+    fn nearest_name_is_found_in_any_spelling() {
         for (name, expected) in [
             ("bind_adress", Some("BIND_ADDRESS")),
             ("NGIT_DOMIAN", Some("DOMAIN")),
@@ -69,7 +72,7 @@ mod tests {
             assert_eq!(nearest(name).map(|setting| setting.name), expected, "{name}");
         }
         let relays = ["wss://relay.example", "wss://other.example"];
-        assert_eq!(nearest_of("wss://rely.exmaple", relays.into_iter()), Some("wss://relay.example"));
-        assert_eq!(nearest_of("wss://far.away.test/path", relays.into_iter()), None);
+        assert_eq!(nearest_name("wss://rely.exmaple", relays.into_iter()), Some("wss://relay.example"));
+        assert_eq!(nearest_name("wss://far.away.test/path", relays.into_iter()), None);
     }
 }

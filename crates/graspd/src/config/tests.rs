@@ -1,22 +1,22 @@
-//! The settings as a whole, from what was written to what holds.
+//! Tests of the settings as a whole, from sources to the parsed configuration.
 
 use super::resolve::resolve;
-use super::settings::{Fallback, SETTINGS, Shape};
+use super::settings::{DefaultValue, SETTINGS, ValueKind};
 use super::sources::tests::gather;
 use super::*;
 
-fn config(flags: &[(&'static str, &str)], variables: &[(&str, &str)], files: &[(&str, &str)]) -> Loaded {
+fn config(flags: &[(&'static str, &str)], variables: &[(&str, &str)], files: &[(&str, &str)]) -> LoadedConfig {
     resolve(&gather(flags, variables, files)).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn errors(flags: &[(&'static str, &str)], variables: &[(&str, &str)], files: &[(&str, &str)]) -> Vec<String> {
-    let errors = resolve(&gather(flags, variables, files)).expect_err("something is wrong");
+    let errors = resolve(&gather(flags, variables, files)).expect_err("the settings are invalid");
     errors.0.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn defaults_hold_when_nothing_is_set() {
-    let Loaded { config, warnings } = config(&[], &[], &[]);
+fn defaults_apply_when_nothing_is_set() {
+    let LoadedConfig { config, warnings } = config(&[], &[], &[]);
     assert_eq!(warnings, [""; 0]);
     assert_eq!(config.bind.to_string(), "127.0.0.1:7334");
     assert_eq!(config.domain, "127.0.0.1:7334");
@@ -24,7 +24,7 @@ fn defaults_hold_when_nothing_is_set() {
     assert_eq!(config.base_path, "");
     assert_eq!(config.git_data_path, PathBuf::from("/here/data/git"));
     assert_eq!(config.relay_data_path, PathBuf::from("/here/data/relay"));
-    assert_eq!(config.policy, Policy::Grasp);
+    assert_eq!(config.policy, EventPolicy::Grasp);
     assert_eq!((config.max_connections, config.max_subscriptions, config.max_neg_sessions), (10_000, 500, 10));
     assert_eq!((config.max_event_bytes, config.filter_limit), (192 * 1024, 500));
     assert_eq!((config.network_max_connections, config.network_events_per_minute), (512, 6_000));
@@ -35,35 +35,35 @@ fn defaults_hold_when_nothing_is_set() {
 
 #[test]
 fn every_declared_setting_is_read_and_every_default_is_valid() {
-    let Loaded { config, .. } = config(&[], &[], &[]);
+    let LoadedConfig { config, .. } = config(&[], &[], &[]);
     let read: Vec<_> = config.effective.iter().map(|effective| effective.name).collect();
     let declared: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
     assert_eq!(read, declared);
     for setting in SETTINGS {
-        if let (Shape::Number { min, max }, Fallback::Value(text)) = (&setting.shape, &setting.default) {
+        if let (ValueKind::Number { min, max }, DefaultValue::Fixed(text)) = (&setting.kind, &setting.default) {
             assert!((*min..=*max).contains(&text.parse().expect("a number")), "{}", setting.name);
         }
-        if let (Shape::Choice(words), Fallback::Value(text)) = (&setting.shape, &setting.default) {
+        if let (ValueKind::Choice(words), DefaultValue::Fixed(text)) = (&setting.kind, &setting.default) {
             assert!(words.contains(text), "{}", setting.name);
         }
     }
 }
 
 #[test]
-fn every_declared_word_of_a_choice_is_understood() {
+fn every_declared_choice_is_accepted() {
     for setting in SETTINGS {
-        let Shape::Choice(words) = &setting.shape else {
+        let ValueKind::Choice(words) = &setting.kind else {
             continue;
         };
         for word in *words {
             config(&[(setting.name, word)], &[], &[]);
         }
     }
-    assert_eq!(config(&[("POLICY", "open")], &[], &[]).config.policy, Policy::Open);
+    assert_eq!(config(&[("POLICY", "open")], &[], &[]).config.policy, EventPolicy::Open);
 }
 
 #[test]
-fn the_stronger_source_wins_and_is_remembered() {
+fn effective_setting_remembers_its_origin() {
     let variables = [("NGIT_MAX_CONNECTIONS", "2"), ("NGIT_RELAY_FILTER_LIMIT", "2")];
     let files = [
         (".env", "NGIT_MAX_CONNECTIONS=3\nNGIT_RELAY_FILTER_LIMIT=3\nNGIT_RELAY_MAX_SUBSCRIPTIONS=3"),
@@ -72,24 +72,24 @@ fn the_stronger_source_wins_and_is_remembered() {
             "max_connections = 4\nrelay_filter_limit = 4\nrelay_max_subscriptions = 4\nrelay_max_neg_sessions = 4",
         ),
     ];
-    let Loaded { config, .. } = config(&[("MAX_CONNECTIONS", "1")], &variables, &files);
+    let LoadedConfig { config, .. } = config(&[("MAX_CONNECTIONS", "1")], &variables, &files);
     let values = (config.max_connections, config.filter_limit, config.max_subscriptions, config.max_neg_sessions);
     assert_eq!(values, (1, 2, 3, 4));
-    assert_eq!(config.origin("MAX_CONNECTIONS"), &Origin::Flag);
-    assert_eq!(config.origin("RELAY_FILTER_LIMIT"), &Origin::Environment);
-    assert_eq!(config.origin("RELAY_MAX_SUBSCRIPTIONS"), &Origin::DotEnv { path: ".env".into(), line: 3 });
-    assert_eq!(config.origin("RELAY_MAX_NEG_SESSIONS"), &Origin::File("graspd.toml".into()));
-    assert_eq!(config.origin("LOG_LEVEL"), &Origin::Default);
+    assert_eq!(config.origin("MAX_CONNECTIONS"), &SettingOrigin::Flag);
+    assert_eq!(config.origin("RELAY_FILTER_LIMIT"), &SettingOrigin::Environment);
+    assert_eq!(config.origin("RELAY_MAX_SUBSCRIPTIONS"), &SettingOrigin::DotEnv { path: ".env".into(), line: 3 });
+    assert_eq!(config.origin("RELAY_MAX_NEG_SESSIONS"), &SettingOrigin::File("graspd.toml".into()));
+    assert_eq!(config.origin("LOG_LEVEL"), &SettingOrigin::Default);
 }
 
 #[test]
-fn an_empty_list_on_the_command_line_overrides() {
+fn empty_list_flag_overrides_other_sources() {
     let cleared = config(&[("TRUSTED_PROXY_CIDRS", "")], &[("NGIT_TRUSTED_PROXY_CIDRS", "::1")], &[]);
     assert!(cleared.config.trusted_proxies.is_empty());
 }
 
 #[test]
-fn every_error_is_listed_at_once() {
+fn all_errors_are_listed_together() {
     let shown = errors(
         &[("BIND_ADDRESS", "localhost:7334"), ("POLICY", "closed"), ("RELAY_NAME", "a\nb")],
         &[
@@ -116,7 +116,7 @@ fn every_error_is_listed_at_once() {
         "--policy: `closed` is not grasp or open",
         "NGIT_MAX_CONNECTIONS (environment): `0` is not a whole number from 1 to 1000000",
         "shutdown_grace_secs (graspd.toml): `-1` is not a whole number from 0 to 3600",
-        "GIT_DATA_PATH and RELAY_DATA_PATH: lie in each other: /srv/x/relay is inside /srv/x",
+        "GIT_DATA_PATH and RELAY_DATA_PATH: must not contain each other: /srv/x/relay is inside /srv/x",
     ];
     assert_eq!(shown.len(), expected.len(), "{shown:#?}");
     for (line, expected) in shown.iter().zip(expected) {
@@ -126,7 +126,7 @@ fn every_error_is_listed_at_once() {
 }
 
 #[test]
-fn the_data_folders_are_apart() {
+fn data_folders_must_not_overlap() {
     for (git, relay, apart) in [
         ("/srv/a", "/srv/b", true),
         ("/srv/a", "/srv/ab", true),
@@ -145,7 +145,7 @@ fn the_data_folders_are_apart() {
 #[test]
 fn unknown_variables_are_warnings() {
     let variables = [("NGIT_DOMIAN", "x"), ("NGIT_COLOUR", "x"), ("NGIT_CONFIG", ""), ("NGIT_IMAGE", "x")];
-    let Loaded { warnings, .. } = config(&[], &variables, &[(".env", "NGIT_PRIVATE_MODE=true\nOTHER=1")]);
+    let LoadedConfig { warnings, .. } = config(&[], &variables, &[(".env", "NGIT_PRIVATE_MODE=true\nOTHER=1")]);
     assert_eq!(
         warnings,
         [
@@ -157,7 +157,7 @@ fn unknown_variables_are_warnings() {
 }
 
 #[test]
-fn dangerous_settings_are_warnings() {
+fn risky_settings_cause_warnings() {
     let open = config(&[("BIND_ADDRESS", "[::]:80"), ("TRUSTED_PROXY_CIDRS", "::/0")], &[], &[]);
     assert_eq!(open.warnings.len(), 2, "{:?}", open.warnings);
     let named = config(&[("BIND_ADDRESS", "[::]:80"), ("DOMAIN", "code.example")], &[], &[]);
@@ -165,34 +165,35 @@ fn dangerous_settings_are_warnings() {
 }
 
 #[test]
-fn a_port_chosen_by_the_system_names_the_service() {
-    let Loaded { mut config, .. } = config(&[("BIND_ADDRESS", "127.0.0.1:0")], &[], &[]);
-    config.bound_to(([127, 0, 0, 1], 4711).into());
+fn default_domain_follows_the_bound_port() {
+    let LoadedConfig { mut config, .. } = config(&[("BIND_ADDRESS", "127.0.0.1:0")], &[], &[]);
+    config.set_bound_address(([127, 0, 0, 1], 4711).into());
     assert_eq!((config.domain.as_str(), config.relay_name.as_str()), ("127.0.0.1:4711", "127.0.0.1:4711 grasp relay"));
     assert!(show(&config, false).contains("127.0.0.1:4711"));
 }
 
 #[test]
-fn a_given_domain_outlives_the_port() {
-    let Loaded { mut config, .. } = config(&[("BIND_ADDRESS", "127.0.0.1:0"), ("DOMAIN", "code.example")], &[], &[]);
-    config.bound_to(([127, 0, 0, 1], 4711).into());
+fn configured_domain_is_kept_when_the_port_changes() {
+    let LoadedConfig { mut config, .. } =
+        config(&[("BIND_ADDRESS", "127.0.0.1:0"), ("DOMAIN", "code.example")], &[], &[]);
+    config.set_bound_address(([127, 0, 0, 1], 4711).into());
     assert_eq!(config.domain, "code.example");
 }
 
 #[test]
-fn the_owner_key_may_come_from_systemd() {
+fn owner_key_can_be_a_systemd_credential() {
     let key = format!("{:064x}\n", 1);
     let files = [("/run/c/relay_owner_nsec", key.as_str())];
-    let Loaded { config, .. } = config(&[], &[("CREDENTIALS_DIRECTORY", "/run/c")], &files);
-    assert_eq!(owner_keys(&config).expect("given").secret_key().to_secret_hex(), key.trim());
+    let LoadedConfig { config, .. } = config(&[], &[("CREDENTIALS_DIRECTORY", "/run/c")], &files);
+    assert_eq!(load_owner_keys(&config).expect("given").secret_key().to_secret_hex(), key.trim());
     assert!(show(&config, false).contains("(hidden)"));
     assert!(show(&config, false).contains("credential /run/c/relay_owner_nsec"));
 }
 
 #[test]
-fn the_reference_in_the_documentation_is_the_code_s() {
+fn docs_settings_md_is_up_to_date() {
     let documented = include_str!("../../../../docs/settings.md");
-    assert!(documented == super::reference(), "run `just settings`");
+    assert!(documented == super::reference(), "run: cargo run -p graspd -- config --reference > docs/settings.md");
 }
 
 const NPUB: &str = "npub10elfcs4fr0l0r8af98jlmgdh9c8tcxjvz9qkw038js35mp4dma8qzvjptg";
@@ -206,22 +207,22 @@ fn repo(name: &str) -> grasp_core::repo::RepoId {
 const NOTE: &str = "note1fntxtkcy9pjwucqwa9mddn7v03wwwsu9j330jj350nvhpky2tuaspk6nqc";
 
 #[test]
-fn lists_stand_in_place_or_in_a_file() {
-    let file = "# why\n\nmalware\n  my repo   # spaces belong to names\nnot#acomment\r\n";
+fn list_can_be_a_value_or_a_file() {
+    let file = "# reason\n\nmalware\n  my repo   # names can contain spaces\nnot#acomment\r\n";
     for (value, files) in [("malware, my repo,,not#acomment\n", &[][..]), ("@bans.txt", &[("bans.txt", file)][..])] {
-        let Loaded { config, .. } = config(&[], &[("NGIT_REPOSITORY_BLACKLIST", value)], files);
+        let LoadedConfig { config, .. } = config(&[], &[("NGIT_REPOSITORY_BLACKLIST", value)], files);
         for (name, banned) in [("malware", true), ("my repo", true), ("not#acomment", true), ("my", false)] {
-            assert_eq!(config.lists.bans(&repo(name)), banned, "{value} {name}");
+            assert_eq!(config.lists.is_repo_banned(&repo(name)), banned, "{value} {name}");
         }
     }
     for value in [NPUB, HEX, &format!("{NPUB}/tool"), &format!("{HEX}/tool"), "tool"] {
-        let Loaded { config, .. } = config(&[("REPOSITORY_BLACKLIST", value)], &[], &[]);
-        assert!(config.lists.bans(&repo("tool")), "{value}");
+        let LoadedConfig { config, .. } = config(&[("REPOSITORY_BLACKLIST", value)], &[], &[]);
+        assert!(config.lists.is_repo_banned(&repo("tool")), "{value}");
     }
 }
 
 #[test]
-fn a_wrong_entry_is_named_with_its_line() {
+fn invalid_list_entry_is_reported_with_its_line() {
     let secret = format!("nsec1{}", "q".repeat(58));
     for (value, file, expected) in [
         ("@l", "good\nnpub1nonsense\n", "l: line 2: `npub1nonsense` has no public key"),
@@ -240,26 +241,29 @@ fn a_wrong_entry_is_named_with_its_line() {
     }
     let errors = errors(&[("EVENT_BLACKLIST", "alice")], &[], &[]);
     assert!(errors[0].contains("`alice` is neither a public key"), "{errors:?}");
-    let many = "x\n".repeat(grasp_core::limits::MAX_LIST_ENTRIES + 1);
+    let many = "x\n".repeat(grasp_core::limits::MAX_MODERATION_LIST_ENTRIES + 1);
     let errors = super::tests::errors(&[("ARCHIVE_WHITELIST", "@l")], &[], &[("l", &many)]);
     assert!(errors[0].contains("at most 100000"), "{errors:?}");
 }
 
 #[test]
-fn unwanted_events_are_authors_and_ids() {
+fn event_blacklist_has_authors_and_ids() {
     use grasp_core::nostr::{EventId, PublicKey};
     let value = format!("{NPUB},{NOTE},{}", "ab".repeat(32));
     let lists = config(&[("EVENT_BLACKLIST", &value)], &[], &[]).config.lists;
     let (key, nobody) = (PublicKey::from_hex(HEX).expect("hex"), PublicKey([1; 32]));
     let id = EventId::from_note(NOTE).expect("a note");
-    assert!(lists.bans_event(key, EventId([0; 32])) && lists.bans_event(nobody, id));
-    assert!(lists.bans_event(nobody, EventId([0xab; 32])) && lists.bans_event(PublicKey([0xab; 32]), EventId([0; 32])));
-    assert!(!lists.bans_event(nobody, EventId([0; 32])));
+    assert!(lists.is_event_banned(key, EventId([0; 32])) && lists.is_event_banned(nobody, id));
+    assert!(
+        lists.is_event_banned(nobody, EventId([0xab; 32]))
+            && lists.is_event_banned(PublicKey([0xab; 32]), EventId([0; 32]))
+    );
+    assert!(!lists.is_event_banned(nobody, EventId([0; 32])));
 }
 
 #[test]
-fn archives_exclude_each_other_and_are_read_only_unless_told_otherwise() {
-    use grasp_core::admission::policy::lists::Archive;
+fn archive_settings_exclude_each_other_and_imply_read_only() {
+    use grasp_core::admission::policy::lists::ArchiveScope;
     for (flags, read_only) in [
         (&[][..], false),
         (&[("ARCHIVE_ALL", "true")][..], true),
@@ -270,8 +274,8 @@ fn archives_exclude_each_other_and_are_read_only_unless_told_otherwise() {
         (&[("REPOSITORY_WHITELIST", "tool"), ("ARCHIVE_ALL", "true"), ("ARCHIVE_READ_ONLY", "false")][..], false),
     ] {
         let lists = config(flags, &[], &[]).config.lists;
-        assert_eq!(lists.read_only, read_only, "{flags:?}");
-        assert_eq!(lists.archive != Archive::Nothing, flags.iter().any(|(name, _)| *name != "ARCHIVE_READ_ONLY"));
+        assert_eq!(lists.is_read_only, read_only, "{flags:?}");
+        assert_eq!(lists.archive != ArchiveScope::Nothing, flags.iter().any(|(name, _)| *name != "ARCHIVE_READ_ONLY"));
     }
     for (flags, expected) in [
         (&[("ARCHIVE_ALL", "true"), ("ARCHIVE_WHITELIST", "tool")][..], "ARCHIVE_ALL and ARCHIVE_WHITELIST: exclude"),
@@ -286,9 +290,9 @@ fn archives_exclude_each_other_and_are_read_only_unless_told_otherwise() {
 }
 
 #[test]
-fn the_relays_of_archived_services_are_followed() {
+fn relays_of_archived_services_are_derived() {
     let value = "git.example, 127.0.0.1:7000, other.example:8443/base";
     let lists = config(&[("ARCHIVE_GRASP_SERVICES", value)], &[], &[]).config.lists;
-    let relays: Vec<String> = relays_of(&lists).iter().map(ToString::to_string).collect();
+    let relays: Vec<String> = archived_service_relays(&lists).iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["wss://git.example", "ws://127.0.0.1:7000", "wss://other.example:8443/base"]);
 }

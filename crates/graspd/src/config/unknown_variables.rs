@@ -1,8 +1,8 @@
-//! Variables with our prefix that are no settings of this program.
+//! Known environment variables with the prefix of this program that are not settings.
 
-/// Variables that other GRASP servers read and this version does not. Finding one is no mistake of the operator, but
-/// it must not look as if it had an effect.
-pub(crate) const NOT_USED_YET: &[&str] = &[
+/// Variables of other GRASP servers that this version does not support. Each one causes a warning, because it has no
+/// effect.
+pub(crate) const UNSUPPORTED: &[&str] = &[
     "BLACKLIST_AUTO_RESTORE",
     "DATABASE_BACKEND",
     "DELETION_REQUEST_DISRESPECTOR",
@@ -23,5 +23,5 @@ pub(crate) const NOT_USED_YET: &[&str] = &[
     "USER_INDEX_RELAYS",
 ];
 
-/// Variables that container tooling keeps in the same `.env` file. They are not for the server, so it says nothing.
-pub(crate) const NOT_FOR_US: &[&str] = &["CADDY_IP", "COMPOSE_SUBNET", "HOST_PORT", "IMAGE"];
+/// Variables of container tools in the same `.env` file. The server ignores them without a warning.
+pub(crate) const CONTAINER_VARIABLES: &[&str] = &["CADDY_IP", "COMPOSE_SUBNET", "HOST_PORT", "IMAGE"];

@@ -2,44 +2,44 @@
 
 use std::time::Duration;
 
-use grasp_core::fetch::io::Survey;
+use grasp_core::fetch::io::SurveyResult;
 use grasp_core::fetch::origin::Origin;
 use grasp_core::limits;
-use grasp_core::net::{Purpose, Target};
-use grasp_core::sync::relay_limits::{GitTerms, Terms};
+use grasp_core::net::{OutboundUrl, UrlPurpose};
+use grasp_core::sync::relay_limits::{GitFetchLimits, Nip11Info};
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::net::dialer::{DialProblem, Dialler, Route};
+use crate::net::dialer::{DialError, Dialer, Route};
 use crate::net::http_client;
 
 /// Looks at a server. It takes a few seconds at most.
-pub(super) async fn survey(dialler: &Dialler, origin: &Origin, terms: bool) -> Survey {
-    let target = match Target::parse(&format!("{origin}/"), Purpose::Git, dialler.reach()) {
+pub(super) async fn survey(dialer: &Dialer, origin: &Origin, terms: bool) -> SurveyResult {
+    let target = match OutboundUrl::parse(&format!("{origin}/"), UrlPurpose::Git, dialer.reach()) {
         Ok(target) => target,
-        Err(why) => return Survey::Forbidden(why),
+        Err(why) => return SurveyResult::Forbidden(why),
     };
-    let patience = Duration::from_secs(limits::NIP11_SECS);
-    let route = match timeout(patience, dialler.route(target)).await {
+    let patience = Duration::from_secs(limits::NIP11_TIMEOUT_SECS);
+    let route = match timeout(patience, dialer.route(target)).await {
         Ok(Ok(route)) => route,
-        Ok(Err(DialProblem::Forbidden(why))) => return Survey::Forbidden(why),
+        Ok(Err(DialError::Forbidden(why))) => return SurveyResult::Forbidden(why),
         Ok(Err(problem)) => {
             debug!(%origin, %problem, "a git server is nowhere");
-            return Survey::Nowhere;
+            return SurveyResult::NoAddress;
         }
-        Err(_) => return Survey::Nowhere,
+        Err(_) => return SurveyResult::NoAddress,
     };
     let addresses = route.addresses().iter().map(std::net::SocketAddr::ip).collect();
     let terms = match terms {
-        true => timeout(patience, stated(dialler, &route)).await.ok().flatten(),
+        true => timeout(patience, stated(dialer, &route)).await.ok().flatten(),
         false => None,
     };
-    Survey::Known { addresses, terms }
+    SurveyResult::Resolved { addresses, stated_limits: terms }
 }
 
-async fn stated(dialler: &Dialler, route: &Route) -> Option<GitTerms> {
-    match http_client::get(dialler, route, "application/nostr+json", limits::MAX_TERMS_BYTES).await {
-        Ok(document) => Terms::parse(std::str::from_utf8(&document).ok()?).map(|terms| terms.git),
+async fn stated(dialer: &Dialer, route: &Route) -> Option<GitFetchLimits> {
+    match http_client::get(dialer, route, "application/nostr+json", limits::MAX_NIP11_BYTES).await {
+        Ok(document) => Nip11Info::parse(std::str::from_utf8(&document).ok()?).map(|terms| terms.git),
         Err(problem) => {
             debug!(origin = %route.target(), %problem, "no NIP-11 document");
             None

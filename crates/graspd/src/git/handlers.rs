@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grasp_core::limits;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
 use grasp_git::process::Git;
 use grasp_git::serve::Capabilities;
@@ -17,43 +17,40 @@ use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::config::GitSettings;
-use crate::fetch::driver::HuntDoor;
-use crate::git::fair_semaphore::{Busy, Turn, Turns};
-use crate::git::pack_cache::Packs;
-use crate::git::ref_cache::{Directory, Snapshot};
-use crate::http::body::Answer;
+use crate::config::SettingsReceiver;
+use crate::git::pack_cache::PackCache;
+use crate::http::body::HttpResponse;
+use crate::http::fair_semaphore::{Busy, FairPermit, FairSemaphore};
 use crate::http::network_limits::Network;
-use crate::http::router::{method_not_allowed, not_found, status};
-use crate::metrics::Meter;
+use crate::http::response::{method_not_allowed, status};
+use crate::metrics::Metrics;
 use crate::monitor::disk_budget::Budget;
-use crate::reload::Settings;
-use crate::sync::status::SyncDoor;
-use crate::web::repository_handler::Show;
-use crate::writer::command::DeskDoor;
+use crate::repos::ref_cache::{Open, RefCache, RefSnapshot};
+use crate::writer::command::WriterHandle;
 
 /// What answers git clients.
-pub(crate) struct GitHouse {
-    pub(crate) current: Settings,
+pub(crate) struct GitService {
+    pub(crate) current: SettingsReceiver,
     pub(crate) git: Git,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) desk: DeskDoor,
+    pub(crate) directory: Arc<RefCache>,
+    pub(crate) desk: WriterHandle,
     pub(crate) capabilities: Capabilities,
-    pub(crate) packs: Arc<Packs>,
+    pub(crate) packs: Arc<PackCache>,
     /// Threads of one serving process.
     pub(crate) threads: u32,
     /// Pushes that are being received.
-    pub(crate) receiving: Arc<Turns>,
+    pub(crate) receiving: Arc<FairSemaphore>,
     /// Processes that check pushes.
-    pub(crate) checking: Arc<Turns>,
+    pub(crate) checking: Arc<FairSemaphore>,
     /// Processes that check what nobody has signed: fewer, and others than those of signed pushes.
-    pub(crate) checking_unsigned: Arc<Turns>,
+    pub(crate) checking_unsigned: Arc<FairSemaphore>,
     /// Processes that serve.
-    pub(crate) serving: Arc<Turns>,
+    pub(crate) serving: Arc<FairSemaphore>,
     /// Processes that serve what is too large to be kept: each is as slow as its client.
-    pub(crate) serving_large: Arc<Turns>,
+    pub(crate) serving_large: Arc<FairSemaphore>,
     /// Pages that are being made: the writer makes them between two batches.
-    pub(crate) viewing: Arc<Turns>,
+    pub(crate) viewing: Arc<FairSemaphore>,
     /// Free disk space below which no large pack is received.
     pub(crate) reserve_bytes: u64,
     /// What all of it may take of the disk.
@@ -64,11 +61,7 @@ pub(crate) struct GitHouse {
     pub(crate) fetch_bytes: Arc<Semaphore>,
     /// Differs from start to start.
     pub(crate) boot: u64,
-    pub(crate) meter: Meter,
-    /// Who knows what other relays have, if there is sync.
-    pub(crate) sync: Option<SyncDoor>,
-    /// Who knows what other git servers have, if there is sync.
-    pub(crate) hunt: Option<HuntDoor>,
+    pub(crate) meter: Metrics,
     /// The address of the service, for people.
     pub(crate) url: String,
     /// The name of the service and its relay, for pages.
@@ -76,7 +69,7 @@ pub(crate) struct GitHouse {
 }
 
 /// Units of the budget for fetch requests.
-pub(crate) const FETCH_UNITS: usize = limits::MAX_FETCH_BYTES_TOTAL / FETCH_UNIT_BYTES;
+pub(crate) const FETCH_UNITS: usize = limits::MAX_TOTAL_FETCH_REQUEST_BYTES / FETCH_UNIT_BYTES;
 
 /// Bytes that one of them stands for.
 pub(crate) const FETCH_UNIT_BYTES: usize = super::request_body::UNIT;
@@ -99,7 +92,7 @@ impl Client {
     }
 }
 
-impl GitHouse {
+impl GitService {
     /// What the git room may use, as the settings are now.
     pub(crate) fn settings(&self) -> GitSettings {
         self.current.borrow().git
@@ -111,73 +104,58 @@ impl GitHouse {
     }
 
     /// The refs of a site; `None` if they cannot be read.
-    pub(crate) async fn snapshot(self: &Arc<Self>, site: &Site) -> Option<Arc<Snapshot>> {
-        if let Some(snapshot) = self.directory.cached(site) {
+    pub(crate) async fn snapshot(self: &Arc<Self>, repo_path: &RepoPath) -> Option<Arc<RefSnapshot>> {
+        if let Some(snapshot) = self.directory.cached(repo_path) {
             return Some(snapshot);
         }
-        let (git, site) = (self.clone(), site.clone());
+        let (git, repo_path) = (self.clone(), repo_path.clone());
         let read = tokio::task::spawn_blocking(move || {
             git.directory
-                .snapshot(&site)
-                .inspect_err(|problem| warn!(%site, %problem, "cannot read the refs of a repository"))
+                .snapshot(&repo_path)
+                .inspect_err(|problem| warn!(repo = %repo_path, %problem, "cannot read the refs of a repository"))
         });
         read.await.ok()?.ok()
     }
 }
 
-/// Answers a request for something below a site.
+/// Answers a request of the smart HTTP protocol below a repository's path; `None` if the path is not part of it.
 pub(crate) async fn route(
-    git: Arc<GitHouse>,
+    git: Arc<GitService>,
     client: Client,
-    site: Site,
-    below: String,
+    repo_path: RepoPath,
+    open: &Open,
+    below: &str,
     request: Request<HttpBody>,
-) -> Answer {
-    let Some(open) = git.directory.open(&site) else { return not_found() };
+) -> Option<HttpResponse> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    let is_announced = matches!(site, Site::Announced(_));
-    match below.as_str() {
+    let is_post = request.method() == Method::POST;
+    Some(match below {
         "info/refs" if reads => {
-            super::upload_pack::refs(&git, &site, &open, request.uri().query(), request.headers()).await
+            super::upload_pack::refs(&git, &repo_path, open, request.uri().query(), request.headers()).await
         }
-        "git-upload-pack" if request.method() == Method::POST => {
-            super::upload_pack::upload(git, site, client, request).await
-        }
-        "git-receive-pack" if request.method() == Method::POST => {
-            super::receive_pack::push(git, site, client, request).await
-        }
-        "purgatory" if reads => {
-            crate::web::repository_handler::show(&git, (site, &open), Show::Purgatory, client, request.headers()).await
-        }
-        "replication.json" if reads && is_announced => {
-            crate::web::repository_handler::show(&git, (site, &open), Show::Replication, client, request.headers())
-                .await
-        }
-        "" if reads && is_announced => {
-            crate::web::repository_handler::show(&git, (site, &open), Show::Page, client, request.headers()).await
-        }
+        "git-upload-pack" if is_post => super::upload_pack::upload(git, repo_path, client, request).await,
+        "git-receive-pack" if is_post => super::receive_pack::push(git, repo_path, client, request).await,
         "git-upload-pack" | "git-receive-pack" => method_not_allowed("POST, OPTIONS"),
-        "info/refs" | "purgatory" => method_not_allowed("GET, HEAD, OPTIONS"),
-        "" | "replication.json" if is_announced => method_not_allowed("GET, HEAD, OPTIONS"),
-        _ => not_found(),
-    }
+        "info/refs" => method_not_allowed("GET, HEAD, OPTIONS"),
+        _ => return None,
+    })
 }
 
 /// Waits for a turn, less long than a connection may be silent.
-pub(crate) async fn turn(turns: &Arc<Turns>, client: Client) -> Result<Turn, Busy> {
-    let patience = Duration::from_secs(limits::STALL_SECS.saturating_sub(10));
+pub(crate) async fn turn(turns: &Arc<FairSemaphore>, client: Client) -> Result<FairPermit, Busy> {
+    let patience = Duration::from_secs(limits::STALL_TIMEOUT_SECS.saturating_sub(10));
     tokio::time::timeout(patience, turns.take(client.network)).await.unwrap_or(Err(Busy::Everybody))
 }
 
 /// Bytes of a kind.
-pub(crate) fn typed(kind: &'static str, bytes: Bytes) -> Answer {
+pub(crate) fn typed(kind: &'static str, bytes: Bytes) -> HttpResponse {
     let mut answer = Response::new(bytes.into());
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }
 
 /// Too many wait already.
-pub(crate) fn busy(why: Busy) -> Answer {
+pub(crate) fn busy(why: Busy) -> HttpResponse {
     let mut answer = match why {
         Busy::Everybody => status(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait already\n"),
         Busy::Network => status(StatusCode::TOO_MANY_REQUESTS, "too many requests from your network wait already\n"),

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use tokio::sync::watch;
 
-use super::fair_semaphore::Busy;
+use crate::http::fair_semaphore::Busy;
 
 /// Bytes that are read from disk at a time, when few read.
 const PART: usize = 256 * 1024;
@@ -35,7 +35,7 @@ const MAX_ANSWERS: usize = 512;
 /// What an answer depends on. Another generation of the repository makes another answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
-    pub(crate) site: Site,
+    pub(crate) repo_path: RepoPath,
     pub(crate) generation: u64,
     /// The request, normalised and hashed.
     pub(crate) request: [u8; 32],
@@ -65,7 +65,7 @@ pub(crate) struct Progress {
 }
 
 /// An answer, whole or in the making.
-pub(crate) struct Answer {
+pub(crate) struct PackResponse {
     file: File,
     progress: watch::Sender<Progress>,
     /// How many read it.
@@ -75,35 +75,35 @@ pub(crate) struct Answer {
 }
 
 /// The answers. The lock guards the map for an instant.
-pub(crate) struct Packs {
+pub(crate) struct PackCache {
     folder: PathBuf,
     /// Bytes that may be kept.
     allowed: AtomicU64,
     used: AtomicU64,
     clock: AtomicU64,
-    answers: Mutex<HashMap<Key, Arc<Answer>>>,
+    answers: Mutex<HashMap<Key, Arc<PackResponse>>>,
     /// How many read, all answers together.
     readers: AtomicUsize,
 }
 
 /// Somebody's way through an answer. While there is one, the answer is wanted.
 pub(crate) struct Reader {
-    packs: Arc<Packs>,
-    answer: Arc<Answer>,
+    packs: Arc<PackCache>,
+    answer: Arc<PackResponse>,
     progress: watch::Receiver<Progress>,
     at: u64,
 }
 
 /// The one who makes an answer.
 pub(crate) struct Maker {
-    packs: Arc<Packs>,
+    packs: Arc<PackCache>,
     key: Key,
-    answer: Arc<Answer>,
+    answer: Arc<PackResponse>,
     bytes: u64,
     end: End,
 }
 
-impl Packs {
+impl PackCache {
     pub(crate) fn new(folder: PathBuf, allowed: u64) -> Arc<Self> {
         Arc::new(Self {
             folder,
@@ -136,7 +136,7 @@ impl Packs {
             return Ok((Reader::new(self, answer), None));
         }
         let (progress, _) = watch::channel(Progress { bytes: 0, end: End::Open });
-        let answer = Arc::new(Answer {
+        let answer = Arc::new(PackResponse {
             file: tempfile::tempfile_in(&self.folder)?,
             progress,
             readers: AtomicUsize::new(0),
@@ -169,7 +169,7 @@ impl Packs {
         self.used.load(Ordering::Relaxed) <= self.allowed.load(Ordering::Relaxed) && answers <= MAX_ANSWERS
     }
 
-    fn forget(&self, answers: &mut HashMap<Key, Arc<Answer>>, key: &Key) {
+    fn forget(&self, answers: &mut HashMap<Key, Arc<PackResponse>>, key: &Key) {
         if let Some(answer) = answers.remove(key) {
             // Its readers keep the file; the space is theirs until they are done.
             self.used.fetch_sub(answer.progress.borrow().bytes, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Packs {
     }
 }
 
-impl Answer {
+impl PackResponse {
     fn is_idle(&self) -> bool {
         self.readers.load(Ordering::Relaxed) == 0 && self.progress.borrow().end != End::Open
     }
@@ -206,7 +206,7 @@ impl Maker {
     }
 
     /// Forgets this answer, and not another that has taken its place.
-    fn forget(&self, answers: &mut HashMap<Key, Arc<Answer>>) {
+    fn forget(&self, answers: &mut HashMap<Key, Arc<PackResponse>>) {
         if answers.get(&self.key).is_some_and(|answer| Arc::ptr_eq(answer, &self.answer)) {
             self.packs.forget(answers, &self.key);
         }
@@ -241,7 +241,7 @@ impl Drop for Maker {
 }
 
 impl Reader {
-    fn new(packs: &Arc<Packs>, answer: &Arc<Answer>) -> Self {
+    fn new(packs: &Arc<PackCache>, answer: &Arc<PackResponse>) -> Self {
         packs.readers.fetch_add(1, Ordering::Relaxed);
         answer.readers.fetch_add(1, Ordering::Relaxed);
         Self { packs: packs.clone(), progress: answer.progress.subscribe(), answer: answer.clone(), at: 0 }
@@ -290,7 +290,7 @@ mod tests {
 
     fn key(request: u8) -> Key {
         let repo = RepoId { owner: PublicKey([1; 32]), identifier: Identifier::new("x").expect("valid") };
-        Key { site: Site::Announced(repo), generation: 1, request: [request; 32], version: 2 }
+        Key { repo_path: RepoPath::Announced(repo), generation: 1, request: [request; 32], version: 2 }
     }
 
     async fn all(mut reader: Reader) -> (usize, End) {
@@ -306,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn one_makes_and_many_read_now_and_later() {
         let folder = tempfile::tempdir().expect("a folder");
-        let packs = Packs::new(folder.path().to_owned(), 10_000_000);
+        let packs = PackCache::new(folder.path().to_owned(), 10_000_000);
         let (first, maker) = packs.follow(&key(1)).expect("a file");
         let (second, nobody) = packs.follow(&key(1)).expect("the same");
         assert!(nobody.is_none());
@@ -326,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn what_broke_is_made_again_and_what_nobody_wants_is_not_made() {
         let folder = tempfile::tempdir().expect("a folder");
-        let packs = Packs::new(folder.path().to_owned(), 1_000);
+        let packs = PackCache::new(folder.path().to_owned(), 1_000);
         let (reader, maker) = packs.follow(&key(1)).expect("a file");
         let mut maker = maker.expect("the first");
         maker.write(b"abc").expect("written");
@@ -340,7 +340,7 @@ mod tests {
     #[tokio::test]
     async fn the_budget_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let packs = Packs::new(folder.path().to_owned(), 1_000);
+        let packs = PackCache::new(folder.path().to_owned(), 1_000);
         for request in 0..10 {
             let (_reader, maker) = packs.follow(&key(request)).expect("a file");
             let mut maker = maker.expect("the first");

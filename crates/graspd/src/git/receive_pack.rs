@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grasp_core::admission::push::{Permit, PushRefusal};
+use grasp_core::admission::push::{PushPermit, PushRejection};
 use grasp_core::limits;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_git::crash_point;
 use grasp_git::receive::commands::{Progress, PushLimits, PushParser, PushRequest};
-use grasp_git::receive::report::Refusal;
+use grasp_git::receive::report::Rejection;
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, PackSink, Received, Tips, View, report};
 use hyper::body::Incoming as HttpBody;
 use hyper::{Request, StatusCode};
 use tracing::debug;
 
-use super::handlers::{Client, GitHouse, busy, turn, typed};
+use super::handlers::{Client, GitService, busy, turn, typed};
 use super::request_body::{Body, BodyProblem, drained};
-use crate::http::body::{Answer, Feed, Reply};
-use crate::http::router::status;
+use crate::http::body::{BodySender, HttpResponse, ResponseBody};
+use crate::http::response::status;
 use crate::metrics::git::{Kind, Operation};
 use crate::monitor::disk_budget::Share;
-use crate::writer::command::{CheckedPush, Permitted};
+use crate::writer::command::{CheckedPush, PermittedPush};
 
 const RESULT: &str = "application/x-git-receive-pack-result";
 
@@ -31,39 +31,44 @@ const RESULT: &str = "application/x-git-receive-pack-result";
 const GATHER: usize = 512 * 1024;
 
 /// Why a push ends badly, in the words that the client is told.
-struct Sorry {
+struct PushError {
     code: &'static str,
     text: String,
     about: Option<String>,
 }
 
-impl From<PushRefusal> for Sorry {
-    fn from(refusal: PushRefusal) -> Self {
-        Self { code: refusal.code(), text: refusal.to_string(), about: refusal.about().map(str::to_owned) }
+impl From<PushRejection> for PushError {
+    fn from(refusal: PushRejection) -> Self {
+        Self { code: refusal.code(), text: refusal.to_string(), about: refusal.ref_name().map(str::to_owned) }
     }
 }
 
-impl From<PackProblem> for Sorry {
+impl From<PackProblem> for PushError {
     fn from(problem: PackProblem) -> Self {
         Self { code: problem.code(), text: problem.to_string(), about: problem.about().map(str::to_owned) }
     }
 }
 
-impl From<BodyProblem> for Sorry {
+impl From<BodyProblem> for PushError {
     fn from(problem: BodyProblem) -> Self {
         Self { code: "E-PUSH-BODY", text: problem.to_string(), about: None }
     }
 }
 
 /// Answers a push.
-pub(super) async fn push(git: Arc<GitHouse>, site: Site, client: Client, request: Request<HttpBody>) -> Answer {
+pub(super) async fn push(
+    git: Arc<GitService>,
+    repo_path: RepoPath,
+    client: Client,
+    request: Request<HttpBody>,
+) -> HttpResponse {
     let (head, body) = request.into_parts();
     let body = match Body::new(&head.headers, body) {
         Ok(body) => body,
         Err(_) => return status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "only gzip is understood\n"),
     };
     let most = git.settings().max_push_bytes;
-    match receive(git, site, client, body).await {
+    match receive(git, repo_path, client, body).await {
         // Whoever is refused has no place any more.
         (answer, Some(body)) => drained(answer, body, most).await,
         (answer, None) => answer,
@@ -71,7 +76,12 @@ pub(super) async fn push(git: Arc<GitHouse>, site: Site, client: Client, request
 }
 
 /// The answer to a push, and what is left of its body.
-async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body) -> (Answer, Option<Body>) {
+async fn receive(
+    git: Arc<GitService>,
+    repo_path: RepoPath,
+    client: Client,
+    mut body: Body,
+) -> (HttpResponse, Option<Body>) {
     let _place = match turn(&git.receiving, client).await {
         Ok(place) => place,
         Err(why) => return (busy(why), Some(body)),
@@ -80,19 +90,19 @@ async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body)
     let (request, rest, _large) = match commands(&git, &mut body).await {
         Ok(Some(read)) => read,
         Ok(None) => return (status(StatusCode::BAD_REQUEST, "this is no push\n"), None),
-        Err((heard, sorry)) => return (refuse(&git, &site, &heard, &sorry), Some(body)),
+        Err((heard, sorry)) => return (refuse(&git, &repo_path, &heard, &sorry), Some(body)),
     };
     body.hurry_if_waited_for(&git.receiving);
     // The probe that git sends before a large push.
     if request.commands.is_empty() {
         return (typed(RESULT, Bytes::new()), Some(body));
     }
-    let operation = Operation::new(&git.meter, Kind::Push, &site);
-    let permitted = git.desk.ask(site.clone(), request.commands.clone(), client.network_name()).await;
+    let operation = Operation::new(&git.meter, Kind::Push, &repo_path);
+    let permitted = git.desk.ask(repo_path.clone(), request.commands.clone(), client.network_name()).await;
     git.meter.git().authorised(permitted.is_ok());
     let permitted = match permitted {
         Ok(permitted) => permitted,
-        Err(refusal) => return (refuse(&git, &site, &request, &refusal.into()), Some(body)),
+        Err(refusal) => return (refuse(&git, &repo_path, &request, &refusal.into()), Some(body)),
     };
     if permitted.permit.is_empty() {
         operation.succeed();
@@ -102,9 +112,9 @@ async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body)
     let spooled = spool(&git, &permitted.permit, &mut body, rest, &mut operation).await;
     let (pack, received, share) = match spooled {
         Ok(spooled) => spooled,
-        Err(sorry) => return (refuse(&git, &site, &request, &sorry), Some(body)),
+        Err(sorry) => return (refuse(&git, &repo_path, &request, &sorry), Some(body)),
     };
-    let (feed, reply) = Reply::stream();
+    let (feed, reply) = ResponseBody::stream();
     tokio::spawn(finish(git, client, permitted, (request, operation), (pack, received, share), feed));
     let mut answer = typed(RESULT, Bytes::new());
     *answer.body_mut() = reply;
@@ -114,7 +124,7 @@ async fn receive(git: Arc<GitHouse>, site: Site, client: Client, mut body: Body)
 type Commands = (PushRequest, Vec<u8>, Option<tokio::sync::OwnedSemaphorePermit>);
 
 /// Reads the commands and nothing else. `None` if there are none at all.
-async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (PushRequest, Sorry)> {
+async fn commands(git: &GitService, body: &mut Body) -> Result<Option<Commands>, (PushRequest, PushError)> {
     let mut parser = PushParser::new(PushLimits::for_commands(limits::MAX_PUSH_COMMANDS));
     let mut large = None;
     let mut any = false;
@@ -130,7 +140,8 @@ async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (
             Ok(Progress::More) => {}
             Ok(Progress::Done { request, rest }) => return Ok(Some((request, rest, large))),
             Err(bad) => {
-                let sorry = Sorry { code: bad.code(), text: bad.to_string(), about: bad.about().map(str::to_owned) };
+                let sorry =
+                    PushError { code: bad.code(), text: bad.to_string(), about: bad.about().map(str::to_owned) };
                 return Err((parser.heard().clone(), sorry));
             }
         }
@@ -140,7 +151,7 @@ async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (
                     large = Some(permit);
                     body.hurry();
                 }
-                Err(_) => return Err((parser.heard().clone(), PushRefusal::Busy.into())),
+                Err(_) => return Err((parser.heard().clone(), PushRejection::Busy.into())),
             }
         }
     }
@@ -150,10 +161,10 @@ async fn commands(git: &GitHouse, body: &mut Body) -> Result<Option<Commands>, (
 type Spooled = (Incoming, Received, Share);
 
 /// What a quota made too large is told with the quota.
-fn quota_of(permit: &Permit, problem: PackProblem) -> Sorry {
-    match (&problem, permit.left) {
+fn quota_of(permit: &PushPermit, problem: PackProblem) -> PushError {
+    match (&problem, permit.quota_left) {
         (PackProblem::TooLarge(most), Some((left, quota))) if *most == room_for(left) => {
-            PushRefusal::Quota(quota).into()
+            PushRejection::QuotaExceeded(quota).into()
         }
         _ => problem.into(),
     }
@@ -166,12 +177,12 @@ fn room_for(left: u64) -> u64 {
 
 /// Takes in the pack, in memory if it is small, else in a file.
 async fn spool(
-    git: &Arc<GitHouse>,
-    permit: &Permit,
+    git: &Arc<GitService>,
+    permit: &PushPermit,
     body: &mut Body,
     rest: Vec<u8>,
     operation: &mut Operation,
-) -> Result<Spooled, Sorry> {
+) -> Result<Spooled, PushError> {
     let limits = git.pack_limits(permit);
     let layout = git.layout.clone();
     let create = move || Incoming::create(&layout).map(|incoming| (PackSink::new(&incoming, limits), incoming));
@@ -186,7 +197,7 @@ async fn spool(
             let bytes = std::mem::take(&mut gathered);
             operation.moved(bytes.len());
             if !share.grow(bytes.len()) {
-                return Err(PushRefusal::DiskFull.into());
+                return Err(PushRejection::DiskFull.into());
             }
             let (layout, reserve) = (git.layout.clone(), git.reserve_bytes);
             let write = move || {
@@ -208,17 +219,17 @@ async fn spool(
 
 /// The client has said everything. From here on it hears signs of life, and in the end what became of its push.
 async fn finish(
-    git: Arc<GitHouse>,
+    git: Arc<GitService>,
     client: Client,
-    permitted: Permitted,
+    permitted: PermittedPush,
     (request, operation): (PushRequest, Operation),
     (pack, received, share): Spooled,
-    feed: Feed,
+    feed: BodySender,
 ) {
-    let site = permitted.push.site.clone();
+    let repo_path = permitted.push.repo_path.clone();
     let work = take_in(&git, client, &permitted, pack, received);
     tokio::pin!(work);
-    let mut tick = tokio::time::interval(Duration::from_secs(limits::KEEPALIVE_SECS));
+    let mut tick = tokio::time::interval(Duration::from_secs(limits::PUSH_KEEPALIVE_SECS));
     tick.tick().await;
     let result = loop {
         tokio::select! {
@@ -236,27 +247,27 @@ async fn finish(
         }
         Err(sorry) => {
             git.meter.git().refused(sorry.code);
-            debug!(%site, code = sorry.code, text = %sorry.text, "a push is refused");
-            refusal(&git, &site, &request, &sorry)
+            debug!(repo = %repo_path, code = sorry.code, text = %sorry.text, "a push is refused");
+            refusal(&git, &repo_path, &request, &sorry)
         }
     };
     let _ = feed.send(Ok(last)).await;
 }
 
 async fn take_in(
-    git: &Arc<GitHouse>,
+    git: &Arc<GitService>,
     client: Client,
-    permitted: &Permitted,
+    permitted: &PermittedPush,
     pack: Incoming,
     received: Received,
-) -> Result<(), Sorry> {
+) -> Result<(), PushError> {
     let checking = if permitted.permit.uploads.is_empty() { &git.checking } else { &git.checking_unsigned };
-    let turn = checking.take(client.network).await.map_err(|_| PushRefusal::Busy)?;
-    let open = git.directory.open(&permitted.push.site).ok_or(PushRefusal::NotHosted)?;
+    let turn = checking.take(client.network).await.map_err(|_| PushRejection::Busy)?;
+    let open = git.directory.open(&permitted.push.repo_path).ok_or(PushRejection::NotHosted)?;
     let job = Check {
         git: git.clone(),
-        site: permitted.push.site.clone(),
-        lenders: open.lenders,
+        repo_path: permitted.push.repo_path.clone(),
+        alternates: open.alternates,
         permit: permitted.permit.clone(),
         tips: tips(permitted),
     };
@@ -268,7 +279,7 @@ async fn take_in(
 }
 
 /// What a push wants to make of refs.
-fn tips(permitted: &Permitted) -> Tips {
+fn tips(permitted: &PermittedPush) -> Tips {
     let mut tips = Tips::default();
     for command in &permitted.push.commands {
         let Some(oid) = command.new.clone() else { continue };
@@ -280,10 +291,10 @@ fn tips(permitted: &Permitted) -> Tips {
 
 /// The checks of one push: they wait for children, so they run on a thread of their own.
 struct Check {
-    git: Arc<GitHouse>,
-    site: Site,
-    lenders: Vec<Site>,
-    permit: Permit,
+    git: Arc<GitService>,
+    repo_path: RepoPath,
+    alternates: Vec<RepoPath>,
+    permit: PushPermit,
     tips: Tips,
 }
 
@@ -308,11 +319,11 @@ impl Check {
                 (true, 0) => Some(pack),
                 (true, _) => Some(checker.narrow(view, &signed, &known)?),
             };
-            return Ok(CheckedPush { pack, uploads: Vec::new(), lenders: self.lenders, prunings });
+            return Ok(CheckedPush { pack, uploads: Vec::new(), alternates: self.alternates, prunings });
         }
         if let ([(event, tip)], [], 0) = (uploads.as_slice(), signed.as_slice(), connected.extra) {
             let uploads = vec![(*event, tip.clone(), pack)];
-            return Ok(CheckedPush { pack: None, uploads, lenders: self.lenders, prunings });
+            return Ok(CheckedPush { pack: None, uploads, alternates: self.alternates, prunings });
         }
         // What is signed and what is not must not come in one pack: the first is served, the second is not.
         let signed_pack = if signed.is_empty() { None } else { Some(checker.narrow(view, &signed, &known)?) };
@@ -321,18 +332,18 @@ impl Check {
         for (event, tip) in uploads {
             split.push((*event, tip.clone(), checker.narrow(view, std::slice::from_ref(tip), &known)?));
         }
-        Ok(CheckedPush { pack: signed_pack, uploads: split, lenders: self.lenders, prunings })
+        Ok(CheckedPush { pack: signed_pack, uploads: split, alternates: self.alternates, prunings })
     }
 
     /// The pools that the repository may read and that exist.
     fn pools(&self) -> Vec<PathBuf> {
-        let sites = std::iter::once(&self.site).chain(&self.lenders);
-        sites.map(|site| self.git.layout.pool(site)).filter(|pool| pool.is_dir()).collect()
+        let repo_paths = std::iter::once(&self.repo_path).chain(&self.alternates);
+        repo_paths.map(|repo_path| self.git.layout.pool(repo_path)).filter(|pool| pool.is_dir()).collect()
     }
 
     /// Objects that are here with everything they need: those that refs point to.
     fn known(&self) -> Result<Vec<String>, PackProblem> {
-        let snapshot = self.git.directory.snapshot(&self.site)?;
+        let snapshot = self.git.directory.snapshot(&self.repo_path)?;
         let mut oids: Vec<String> = snapshot.refs.iter().map(|(_, target)| target.oid.clone()).collect();
         oids.sort_unstable();
         oids.dedup();
@@ -340,19 +351,19 @@ impl Check {
     }
 }
 
-impl GitHouse {
+impl GitService {
     /// What a push may bring.
-    fn pack_limits(&self, permit: &Permit) -> PackLimits {
+    fn pack_limits(&self, permit: &PushPermit) -> PackLimits {
         let settings = self.settings();
         let limits = settings.pack_limits();
         let max_bytes = if permit.uploads.is_empty() { limits.max_bytes } else { settings.max_unsigned_push_bytes };
-        let max_bytes = permit.left.map_or(max_bytes, |(left, _)| room_for(left).min(max_bytes));
+        let max_bytes = permit.quota_left.map_or(max_bytes, |(left, _)| room_for(left).min(max_bytes));
         PackLimits { max_bytes, ..limits }
     }
 }
 
-async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Sorry> {
-    let failed = |_| Sorry { code: "E-SERVER", text: "the server failed".to_owned(), about: None };
+async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, PushError> {
+    let failed = |_| PushError { code: "E-SERVER", text: "the server failed".to_owned(), about: None };
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
@@ -361,15 +372,15 @@ fn success(request: &PushRequest) -> Bytes {
     report::report(&request.capabilities, Ok(()), &results).into()
 }
 
-fn refusal(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) -> Bytes {
-    let hint = format!("what waits for this repository: {}/{site}/purgatory", git.url);
-    let refusal = Refusal { code: sorry.code, text: &sorry.text, about: sorry.about.as_deref(), hint: &hint };
+fn refusal(git: &GitService, repo_path: &RepoPath, request: &PushRequest, sorry: &PushError) -> Bytes {
+    let hint = format!("what waits for this repository: {}/{repo_path}/purgatory", git.url);
+    let refusal = Rejection { code: sorry.code, text: &sorry.text, about: sorry.about.as_deref(), hint: &hint };
     report::refusal(&request.capabilities, &request.commands, &refusal).into()
 }
 
 /// Refuses a push.
-fn refuse(git: &GitHouse, site: &Site, request: &PushRequest, sorry: &Sorry) -> Answer {
+fn refuse(git: &GitService, repo_path: &RepoPath, request: &PushRequest, sorry: &PushError) -> HttpResponse {
     git.meter.git().refused(sorry.code);
-    debug!(%site, code = sorry.code, text = %sorry.text, "a push is refused");
-    typed(RESULT, refusal(git, site, request, sorry))
+    debug!(repo = %repo_path, code = sorry.code, text = %sorry.text, "a push is refused");
+    typed(RESULT, refusal(git, repo_path, request, sorry))
 }

@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Response, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::git::fair_semaphore::Turns;
-use crate::http::body::{Answer, Reply};
+use crate::http::body::{HttpResponse, ResponseBody};
+use crate::http::fair_semaphore::FairSemaphore;
 
 /// Bytes that are unpacked at a time: a gzipped zero is a thousandth of a zero, so this is four megabytes at most.
 const SLICE: usize = 4 * 1024;
@@ -91,7 +91,7 @@ pub(super) struct Body {
 enum Haste {
     Calm,
     /// The crowded one, if anybody waits here.
-    IfWaitedFor(Arc<Turns>),
+    IfWaitedFor(Arc<FairSemaphore>),
     Crowded,
 }
 
@@ -114,7 +114,7 @@ impl Body {
     }
 
     /// From now on it must not be slow while somebody waits for one of these turns, of which it has one.
-    pub(super) fn hurry_if_waited_for(&mut self, turns: &Arc<Turns>) {
+    pub(super) fn hurry_if_waited_for(&mut self, turns: &Arc<FairSemaphore>) {
         self.haste = Haste::IfWaitedFor(turns.clone());
     }
 
@@ -251,16 +251,16 @@ impl Held {
 /// Sends an answer at once and ends it when the rest of the request, up to so many bytes, has been read and thrown away:
 /// a client that is still sending does not listen, and would take an answer followed by a closed connection for a broken
 /// network.
-pub(super) async fn drained(answer: Answer, mut body: Body, most: u64) -> Answer {
+pub(super) async fn drained(answer: HttpResponse, mut body: Body, most: u64) -> HttpResponse {
     let until = body.read.saturating_add(most);
     body.haste = Haste::Calm;
     if tokio::time::timeout(AT_ONCE, body.drain(until)).await.is_ok() {
         return answer;
     }
     let (head, whole) = answer.into_parts();
-    let (feed, reply) = Reply::stream();
+    let (feed, reply) = ResponseBody::stream();
     tokio::spawn(async move {
-        if let Reply::Whole(whole) = whole {
+        if let ResponseBody::Whole(whole) = whole {
             let bytes = whole.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
             if !bytes.is_empty() {
                 let _ = feed.send(Ok(bytes)).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream;
 use grasp_core::limits;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_git::process::ChildProblem;
 use grasp_git::serve;
 use grasp_git::serve::{Effort, Fetch, Protocol, Request as Wish, Service, advertisement};
@@ -18,31 +18,31 @@ use hyper::{HeaderMap, Request, StatusCode, header};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::handlers::{Client, GitHouse, busy, turn, typed};
+use super::handlers::{Client, GitService, busy, turn, typed};
 use super::request_body::{Body, BodyProblem, Held, drained};
-use crate::git::fair_semaphore::{Busy, Turn, Turns};
 use crate::git::pack_cache::{End, Key, Maker, Reader};
-use crate::git::ref_cache::{Advertisement, Open, Snapshot};
-use crate::http::body::{Answer, Reply};
-use crate::http::router::status;
+use crate::http::body::{HttpResponse, ResponseBody};
+use crate::http::fair_semaphore::{Busy, FairPermit, FairSemaphore};
+use crate::http::response::status;
 use crate::metrics::git::{Kind, Operation};
+use crate::repos::ref_cache::{Advertisement, Open, RefSnapshot};
 
 /// Tips of other repositories that an advertisement names, so that their objects need not be sent.
 const MAX_HAVES: usize = 1_000;
 
 /// `GET info/refs`.
 pub(super) async fn refs(
-    git: &Arc<GitHouse>,
-    site: &Site,
+    git: &Arc<GitService>,
+    repo_path: &RepoPath,
     open: &Open,
     query: Option<&str>,
     headers: &HeaderMap,
-) -> Answer {
+) -> HttpResponse {
     let named = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("service="));
     let Some(service) = named.and_then(Service::named) else {
         return status(StatusCode::FORBIDDEN, "only git's smart protocol is spoken here: use a newer git\n");
     };
-    let Some(snapshot) = git.snapshot(site).await else { return failed() };
+    let Some(snapshot) = git.snapshot(repo_path).await else { return failed() };
     let mut answer = match service {
         Service::Upload => {
             let shown = advertisement(git, &snapshot, protocol(headers));
@@ -58,7 +58,7 @@ pub(super) async fn refs(
         }
         Service::Receive => {
             let mut lent = Vec::new();
-            for lender in &open.lenders {
+            for lender in &open.alternates {
                 lent.extend(git.snapshot(lender).await);
             }
             let haves = lent.iter().flat_map(|snapshot| snapshot.refs.iter()).map(|(_, target)| target.oid.as_str());
@@ -70,7 +70,7 @@ pub(super) async fn refs(
     answer
 }
 
-fn advertisement<'s>(git: &GitHouse, snapshot: &'s Snapshot, protocol: Protocol) -> &'s Advertisement {
+fn advertisement<'s>(git: &GitService, snapshot: &'s RefSnapshot, protocol: Protocol) -> &'s Advertisement {
     let slot = match protocol {
         Protocol::V0 => 0,
         Protocol::V1 => 1,
@@ -87,7 +87,7 @@ pub(crate) fn is_known(headers: &HeaderMap, etag: &str) -> bool {
     known.flat_map(|value| value.split(',')).any(|value| value.trim().trim_start_matches("W/") == etag)
 }
 
-fn tag(answer: &mut Answer, etag: &str) {
+fn tag(answer: &mut HttpResponse, etag: &str) {
     if let Ok(value) = HeaderValue::from_str(etag) {
         answer.headers_mut().insert(header::ETAG, value);
         answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Git-Protocol"));
@@ -95,7 +95,7 @@ fn tag(answer: &mut Answer, etag: &str) {
 }
 
 /// What may be asked again must be asked again: refs move.
-pub(crate) fn never_cache(answer: &mut Answer) {
+pub(crate) fn never_cache(answer: &mut HttpResponse) {
     for (name, value) in [
         (header::CACHE_CONTROL, "no-cache, max-age=0, must-revalidate"),
         (header::EXPIRES, "Fri, 01 Jan 1980 00:00:00 GMT"),
@@ -110,14 +110,19 @@ fn protocol(headers: &HeaderMap) -> Protocol {
 }
 
 /// `POST git-upload-pack`.
-pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, request: Request<HttpBody>) -> Answer {
+pub(super) async fn upload(
+    git: Arc<GitService>,
+    repo_path: RepoPath,
+    client: Client,
+    request: Request<HttpBody>,
+) -> HttpResponse {
     let (head, body) = request.into_parts();
     let protocol = protocol(&head.headers);
     let mut body = match Body::new(&head.headers, body) {
         Ok(body) => body,
         Err(problem) => return error(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem),
     };
-    let Held { bytes: body, share } = match body.whole(limits::MAX_FETCH_BYTES, &git.fetch_bytes).await {
+    let Held { bytes: body, share } = match body.whole(limits::MAX_FETCH_REQUEST_BYTES, &git.fetch_bytes).await {
         Ok(held) => held,
         Err(problem) => {
             let answer = match problem {
@@ -125,10 +130,10 @@ pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, reque
                 BodyProblem::Busy => busy(Busy::Everybody),
                 _ => error(StatusCode::BAD_REQUEST, &problem),
             };
-            return drained(answer, body, limits::MAX_FETCH_BYTES as u64).await;
+            return drained(answer, body, limits::MAX_FETCH_REQUEST_BYTES as u64).await;
         }
     };
-    let Some(snapshot) = git.snapshot(&site).await else { return failed() };
+    let Some(snapshot) = git.snapshot(&repo_path).await else { return failed() };
     let mut answer = match Wish::read(protocol, &body) {
         Ok(Wish::Nothing) => result(Bytes::new()),
         Ok(Wish::LsRefs(question)) => result(serve::ls_refs_answer(&snapshot.refs, &question).into()),
@@ -136,7 +141,7 @@ pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, reque
             result(serve::no_such_object(fetch.wants.first().map_or("", String::as_str)).into())
         }
         Ok(Wish::Fetch(fetch)) => {
-            let job = Job { git: git.clone(), site, client, protocol, fetch, _share: share };
+            let job = Job { git: git.clone(), repo_path, client, protocol, fetch, _share: share };
             drop(body);
             job.answer(snapshot.generation).await
         }
@@ -146,24 +151,24 @@ pub(super) async fn upload(git: Arc<GitHouse>, site: Site, client: Client, reque
     answer
 }
 
-fn result(bytes: Bytes) -> Answer {
+fn result(bytes: Bytes) -> HttpResponse {
     typed(Service::Upload.result_type(), bytes)
 }
 
-fn error(code: StatusCode, problem: &BodyProblem) -> Answer {
+fn error(code: StatusCode, problem: &BodyProblem) -> HttpResponse {
     let mut answer = status(code, "");
     *answer.body_mut() = format!("{problem}\n").into();
     answer
 }
 
-pub(crate) fn failed() -> Answer {
+pub(crate) fn failed() -> HttpResponse {
     status(StatusCode::INTERNAL_SERVER_ERROR, "the repository cannot be read\n")
 }
 
 /// A fetch that needs git.
 struct Job {
-    git: Arc<GitHouse>,
-    site: Site,
+    git: Arc<GitService>,
+    repo_path: RepoPath,
     client: Client,
     protocol: Protocol,
     fetch: Fetch,
@@ -172,10 +177,10 @@ struct Job {
 }
 
 impl Job {
-    async fn answer(self, generation: u64) -> Answer {
+    async fn answer(self, generation: u64) -> HttpResponse {
         let size = {
-            let (git, site) = (self.git.clone(), self.site.clone());
-            tokio::task::spawn_blocking(move || git.layout.pool_bytes(&site)).await.ok().and_then(Result::ok)
+            let (git, repo_path) = (self.git.clone(), self.repo_path.clone());
+            tokio::task::spawn_blocking(move || git.layout.pool_bytes(&repo_path)).await.ok().and_then(Result::ok)
         };
         // A step of a negotiation is a few lines for one client.
         if self.fetch.answer == serve::request::Answer::Negotiation {
@@ -183,13 +188,13 @@ impl Job {
             return self.directly(&turns, None).await;
         }
         let kind = if self.is_clone() { Kind::Clone } else { Kind::Fetch };
-        let operation = Operation::new(&self.git.meter, kind, &self.site);
+        let operation = Operation::new(&self.git.meter, kind, &self.repo_path);
         if size.unwrap_or(u64::MAX) > self.git.largest_kept() {
             let turns = self.git.serving_large.clone();
             return self.directly(&turns, Some(operation)).await;
         }
         let request = self.fetch.key.0;
-        let key = Key { site: self.site.clone(), generation, request, version: self.protocol as u8 };
+        let key = Key { repo_path: self.repo_path.clone(), generation, request, version: self.protocol as u8 };
         let (reader, maker) = match self.git.packs.follow(&key) {
             Ok(following) => following,
             Err(problem) => {
@@ -224,7 +229,7 @@ impl Job {
         }
     }
 
-    fn write(self, mut maker: Maker, turn: Turn) {
+    fn write(self, mut maker: Maker, turn: FairPermit) {
         let result = self.run(|bytes| match maker.write(bytes) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ChildProblem::Unwanted),
@@ -239,14 +244,14 @@ impl Job {
     }
 
     /// Makes an answer for one client alone, as fast as it reads, but not slower than anybody would.
-    async fn directly(self, turns: &Arc<Turns>, mut operation: Option<Operation>) -> Answer {
+    async fn directly(self, turns: &Arc<FairSemaphore>, mut operation: Option<Operation>) -> HttpResponse {
         let turn = match turn(turns, self.client).await {
             Ok(turn) => turn,
             Err(why) => return busy(why),
         };
-        let (feed, reply) = Reply::stream();
+        let (feed, reply) = ResponseBody::stream();
         let runtime = tokio::runtime::Handle::current();
-        let patience = Duration::from_secs(limits::STALL_SECS);
+        let patience = Duration::from_secs(limits::STALL_TIMEOUT_SECS);
         tokio::task::spawn_blocking(move || {
             let result = self.run(|bytes| {
                 if let Some(operation) = &mut operation {
@@ -267,11 +272,11 @@ impl Job {
     }
 
     fn run(&self, show: impl FnMut(&[u8]) -> Result<(), ChildProblem>) -> Result<(), ChildProblem> {
-        let folder = self.git.layout.site(&self.site);
-        let effort = Effort { threads: self.git.threads, patience: self.git.settings().process_patience };
+        let folder = self.git.layout.repo_dir(&self.repo_path);
+        let effort = Effort { threads: self.git.threads, patience: self.git.settings().process_timeout };
         let result = serve::upload_pack(&self.git.git, &folder, (self.protocol, &self.fetch.body), effort, show);
         if let Err(problem) = &result {
-            debug!(site = %self.site, %problem, "a fetch was not answered to its end");
+            debug!(repo = %self.repo_path, %problem, "a fetch was not answered to its end");
         }
         result
     }
@@ -281,7 +286,7 @@ impl Job {
 type Following = (Reader, Operation);
 
 /// Sends an answer as it comes to be.
-async fn follow(mut reader: Reader, operation: Operation) -> Answer {
+async fn follow(mut reader: Reader, operation: Operation) -> HttpResponse {
     let first = reader.ready().await;
     match (first.bytes, first.end) {
         (0, End::Busy(why)) => return busy(why),
@@ -289,7 +294,7 @@ async fn follow(mut reader: Reader, operation: Operation) -> Answer {
         _ => {}
     }
     let mut answer = result(Bytes::new());
-    *answer.body_mut() = Reply::drawn(stream::unfold(Some((reader, operation)), part));
+    *answer.body_mut() = ResponseBody::drawn(stream::unfold(Some((reader, operation)), part));
     answer
 }
 

@@ -12,13 +12,13 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
 /// An answer to a request.
-pub(crate) type Answer = Response<Reply>;
+pub(crate) type HttpResponse = Response<ResponseBody>;
 
 /// Parts of a stream that may wait for a slow reader. With parts of 64 kB a stream takes a quarter of a megabyte.
 const PARTS: usize = 4;
 
 /// The body of an answer.
-pub(crate) enum Reply {
+pub(crate) enum ResponseBody {
     /// All of it.
     Whole(Full<Bytes>),
     /// As it comes. It ends when the sender is gone; an error breaks it off, so that nobody takes it for complete.
@@ -28,11 +28,11 @@ pub(crate) enum Reply {
 }
 
 /// Where a stream is fed.
-pub(crate) type Feed = mpsc::Sender<io::Result<Bytes>>;
+pub(crate) type BodySender = mpsc::Sender<io::Result<Bytes>>;
 
-impl Reply {
+impl ResponseBody {
     /// A stream and where it is fed.
-    pub(crate) fn stream() -> (Feed, Self) {
+    pub(crate) fn stream() -> (BodySender, Self) {
         let (feed, parts) = mpsc::channel(PARTS);
         (feed, Self::Stream(parts))
     }
@@ -43,13 +43,13 @@ impl Reply {
     }
 }
 
-impl<T: Into<Bytes>> From<T> for Reply {
+impl<T: Into<Bytes>> From<T> for ResponseBody {
     fn from(bytes: T) -> Self {
         Self::Whole(Full::new(bytes.into()))
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 

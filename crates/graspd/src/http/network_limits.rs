@@ -1,6 +1,6 @@
 //! Budgets of the networks that clients come from: IPv4 /24, IPv6 /48.
 //!
-//! One task owns the books. A connection gets a [`Place`] with its network's publish budget and gives it back by being
+//! One task owns the books. A connection gets a [`NetworkSlot`] with its network's publish budget and gives it back by being
 //! dropped. Loopback has no budget.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::remote_limits::Bucket;
+use grasp_core::remote_limits::TokenBucket;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
@@ -67,21 +67,21 @@ impl Allowance {
 
     /// A network may publish ten seconds' worth, and at least a thousand events, in one breath: `ngit` sends a whole
     /// repository's history of issues and patches at once.
-    fn bucket(self) -> Bucket {
-        Bucket::new(self.events_per_minute, (self.events_per_minute / 6).max(1_000))
+    fn bucket(self) -> TokenBucket {
+        TokenBucket::new(self.events_per_minute, (self.events_per_minute / 6).max(1_000))
     }
 }
 
 /// A network's publish budget, shared by its connections. The lock guards two numbers for an instant.
-type Budget = Arc<Mutex<Bucket>>;
+type Budget = Arc<Mutex<TokenBucket>>;
 
 /// A connection's place in the books.
-pub(crate) struct Place {
+pub(crate) struct NetworkSlot {
     network: Option<(Network, mpsc::UnboundedSender<Request>, Budget)>,
     clock: Clock,
 }
 
-impl Place {
+impl NetworkSlot {
     /// Takes the right to publish one event.
     pub(crate) fn may_publish(&self) -> bool {
         self.network
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for NetworkSlot {
     fn drop(&mut self) {
         if let Some((network, books, _)) = &self.network {
             let _ = books.send(Request::Leave(*network));
@@ -99,19 +99,19 @@ impl Drop for Place {
 }
 
 enum Request {
-    Enter(Network, oneshot::Sender<Option<Place>>),
+    Enter(Network, oneshot::Sender<Option<NetworkSlot>>),
     Leave(Network),
     Allow(Allowance),
 }
 
 /// Where connections ask for a place.
 #[derive(Clone)]
-pub(crate) struct NetworksDoor {
+pub(crate) struct NetworkLimits {
     sender: mpsc::UnboundedSender<Request>,
     clock: Clock,
 }
 
-impl NetworksDoor {
+impl NetworkLimits {
     /// Starts the task that owns the books.
     pub(crate) fn open(allowance: Allowance, clock: Clock) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -125,9 +125,9 @@ impl NetworksDoor {
     }
 
     /// A place for a connection from this address, if its network has one left.
-    pub(crate) async fn enter(&self, address: IpAddr) -> Option<Place> {
+    pub(crate) async fn enter(&self, address: IpAddr) -> Option<NetworkSlot> {
         let Some(network) = Network::of(address) else {
-            return Some(Place { network: None, clock: self.clock });
+            return Some(NetworkSlot { network: None, clock: self.clock });
         };
         let (reply, answer) = oneshot::channel();
         let _ = self.sender.send(Request::Enter(network, reply));
@@ -161,7 +161,7 @@ async fn keep_books(
                 let free = allowance.connections == 0 || account.connections < allowance.connections;
                 let place = door.upgrade().filter(|_| free).map(|door| {
                     account.connections += 1;
-                    Place { network: Some((network, door, account.budget.clone())), clock }
+                    NetworkSlot { network: Some((network, door, account.budget.clone())), clock }
                 });
                 // A client that has gone meanwhile never takes its place, which is then dropped and so given back.
                 let _ = reply.send(place);
@@ -210,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_leaves_before_the_answer_takes_no_place() {
-        let door = NetworksDoor::open(Allowance { connections: 1, events_per_minute: 60 }, Clock::start());
+        let door = NetworkLimits::open(Allowance { connections: 1, events_per_minute: 60 }, Clock::start());
         let from = |text: &str| text.parse::<IpAddr>().expect("an address");
         let mut entering = Box::pin(door.enter(from("203.0.113.1")));
         tokio::select! {
@@ -226,7 +226,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_network_has_so_many_places_and_gets_them_back() {
-        let door = NetworksDoor::open(Allowance { connections: 2, events_per_minute: 60 }, Clock::start());
+        let door = NetworkLimits::open(Allowance { connections: 2, events_per_minute: 60 }, Clock::start());
         let from = |text: &str| text.parse::<IpAddr>().expect("an address");
         let first = door.enter(from("203.0.113.1")).await.expect("free");
         let _second = door.enter(from("203.0.113.2")).await.expect("free");

@@ -1,11 +1,13 @@
 //! The accept loop: it ends when it is told to and for no other reason.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use grasp_core::limits;
+use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
@@ -15,11 +17,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
-use super::connection_limit::Taken;
-use super::network_limits::Place;
-use super::router;
-use super::router::House;
+use super::body::HttpResponse;
+use super::connection_limit::{ConnectionLimit, ConnectionSlot};
+use super::network_limits::{NetworkLimits, NetworkSlot};
 use super::stall_timeout::{HeadTimer, Paced, Progress};
+use crate::clock::Clock;
+use crate::config::Cidr;
 
 /// How long to let the system recover when it has no descriptors or memory left for a connection.
 pub(crate) const BREATH: Duration = Duration::from_millis(50);
@@ -29,13 +32,13 @@ const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// A connection's presence: its place among all connections and in its network, and the reason why the server still
 /// waits.
-pub(crate) struct Presence {
-    _taken: Taken,
+pub(crate) struct ConnectionPermit {
+    _taken: ConnectionSlot,
     /// Its place in the network that it comes from; a trusted proxy has none, those behind it do.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<NetworkSlot>,
     /// Closed when the last presence is gone.
     _alive: mpsc::Sender<()>,
-    /// Turns true when the server goes down.
+    /// FairSemaphore true when the server goes down.
     pub(crate) leaving: watch::Receiver<bool>,
 }
 
@@ -45,95 +48,120 @@ pub(crate) async fn departure(leaving: &mut watch::Receiver<bool>) {
     let _ = leaving.wait_for(|leaving| *leaving).await;
 }
 
-/// The open door.
-pub(crate) struct Door {
+/// Answers the requests of accepted connections.
+pub(crate) trait RequestHandler: Send + Sync + 'static {
+    /// Answers one request of `peer`. `presence` keeps the server from stopping while the connection is open.
+    fn handle(
+        self: Arc<Self>,
+        peer: IpAddr,
+        presence: Arc<ConnectionPermit>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = HttpResponse> + Send;
+}
+
+/// The listener of the main address, and the limits that a connection must pass.
+pub(crate) struct HttpServer<H> {
     pub(crate) listener: TcpListener,
-    pub(crate) house: Arc<House>,
+    pub(crate) handler: Arc<H>,
+    /// Limit of all connections together.
+    pub(crate) places: Arc<ConnectionLimit>,
+    /// Limits of each network.
+    pub(crate) networks: NetworkLimits,
+    /// Peers that count as proxies: their clients are limited instead of them.
+    pub(crate) trusted_proxies: Vec<Cidr>,
+    pub(crate) clock: Clock,
     pub(crate) leaving: watch::Receiver<bool>,
 }
 
-impl Door {
+impl<H: RequestHandler> HttpServer<H> {
     /// Accepts connections until the server goes down, then gives what closes when the last of them has ended.
     pub(crate) async fn run(self) -> mpsc::Receiver<()> {
-        let places = self.house.places.clone();
+        let server = Arc::new(self);
         let (alive, all_gone) = mpsc::channel(1);
-        let mut leaving = self.leaving.clone();
+        let mut leaving = server.leaving.clone();
         loop {
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = server.listener.accept() => accepted,
                 () = departure(&mut leaving) => break,
             };
             match accepted {
-                Ok((stream, peer)) => match places.take() {
+                Ok((stream, peer)) => match server.places.take() {
                     Some(taken) => {
-                        let welcome = Welcome { taken, alive: alive.clone(), leaving: self.leaving.clone() };
-                        tokio::spawn(serve(self.house.clone(), stream, peer, welcome));
+                        tokio::spawn(server.clone().serve(stream, peer, taken, alive.clone()));
                     }
-                    None => debug!(%peer, "turned away: as many connections as are allowed"),
+                    None => debug!(%peer, "connection limit reached"),
                 },
-                Err(problem) => self.recover(&problem).await,
+                Err(problem) => recover(&problem).await,
             }
         }
         all_gone
     }
 
-    /// An error of `accept` is either about one connection that is gone already, or about the system, which needs a
-    /// moment. The server lives through both.
-    async fn recover(&self, problem: &io::Error) {
-        use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-        if !matches!(problem.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-            warn!(%problem, "cannot accept connections for the moment");
-            tokio::time::sleep(BREATH).await;
+    /// Claims a slot in the peer's network, unless the peer is a trusted proxy. `None` if the network has no slot left.
+    async fn presence(
+        &self,
+        peer: IpAddr,
+        taken: ConnectionSlot,
+        alive: mpsc::Sender<()>,
+    ) -> Option<Arc<ConnectionPermit>> {
+        let is_proxy = self.trusted_proxies.iter().any(|range| range.contains(peer));
+        let place = if is_proxy { None } else { Some(self.networks.enter(peer).await?) };
+        Some(Arc::new(ConnectionPermit { _taken: taken, place, _alive: alive, leaving: self.leaving.clone() }))
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        taken: ConnectionSlot,
+        alive: mpsc::Sender<()>,
+    ) {
+        let Some(presence) = self.presence(peer.ip(), taken, alive).await else {
+            debug!(%peer, "per-network connection limit reached");
+            return;
+        };
+        if let Err(problem) = stream.set_nodelay(true) {
+            debug!(%problem, "connection closed before its first request");
+            return;
         }
+        let leaving = presence.leaving.clone();
+        let progress = Progress::new(self.clock);
+        let handler = self.handler.clone();
+        let service = service_fn(move |request| {
+            let answer = handler.clone().handle(peer.ip(), presence.clone(), request);
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        converse(stream, service, leaving, progress, PATIENCE).await;
     }
 }
 
-/// What a new connection is given before it is known where it comes from.
-struct Welcome {
-    taken: Taken,
-    alive: mpsc::Sender<()>,
-    leaving: watch::Receiver<bool>,
-}
-
-impl Welcome {
-    /// Finds a place in the peer's network, if it needs one and there is one.
-    async fn presence(self, house: &House, peer: IpAddr) -> Option<Arc<Presence>> {
-        let is_proxy = house.config.trusted_proxies.iter().any(|range| range.contains(peer));
-        let place = if is_proxy { None } else { Some(house.networks.enter(peer).await?) };
-        Some(Arc::new(Presence { _taken: self.taken, place, _alive: self.alive, leaving: self.leaving }))
+/// Waits after a failed `accept` if the error concerns the system (no descriptors or memory left) and not only one
+/// connection that is closed already.
+async fn recover(problem: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if !matches!(problem.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        warn!(%problem, "cannot accept connections");
+        tokio::time::sleep(BREATH).await;
     }
-}
-
-async fn serve(house: Arc<House>, stream: TcpStream, peer: SocketAddr, welcome: Welcome) {
-    let Some(presence) = welcome.presence(&house, peer.ip()).await else {
-        debug!(%peer, "turned away: as many connections as its network may have");
-        return;
-    };
-    if let Err(problem) = stream.set_nodelay(true) {
-        debug!(%problem, "a connection was gone at once");
-        return;
-    }
-    let leaving = presence.leaving.clone();
-    let progress = Progress::new(house.rooms.clock);
-    let service = service_fn(move |request| router::answer(house.clone(), peer.ip(), presence.clone(), request));
-    converse(stream, service, leaving, progress, PATIENCE).await;
 }
 
 /// How long a connection is waited for.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// To finish a request's headers.
     head: Duration,
     /// Without a byte in either direction.
     stall: Duration,
 }
 
-pub(super) const PATIENCE: Patience =
-    Patience { head: Duration::from_secs(limits::HANDSHAKE_SECS), stall: Duration::from_secs(limits::STALL_SECS) };
+pub(crate) const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS),
+    stall: Duration::from_secs(limits::STALL_TIMEOUT_SECS),
+};
 
 /// Answers requests until the connection ends, stands still, or becomes a websocket. When the server goes down, a
 /// request that is being answered is answered, and so is the first one of somebody who was let in just before.
-pub(super) async fn converse<IO, S, B>(
+pub(crate) async fn converse<IO, S, B>(
     stream: IO,
     service: S,
     mut leaving: watch::Receiver<bool>,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use grasp_core::time::Moment;
+use grasp_core::time::MonoTime;
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -56,8 +56,8 @@ impl Progress {
     }
 
     /// For how long no byte has moved.
-    pub(crate) fn stalled_for(&self, now: Moment) -> Duration {
-        now.since(Moment(self.moved.load(Ordering::Relaxed)))
+    pub(crate) fn stalled_for(&self, now: MonoTime) -> Duration {
+        now.since(MonoTime(self.moved.load(Ordering::Relaxed)))
     }
 
     /// Waits until no byte has moved for so long.
@@ -229,9 +229,9 @@ mod tests {
     async fn neither_waiting_nor_an_end_is_progress() {
         let clock = Clock::start();
         let progress = Progress::new(clock);
-        let began = Moment(progress.moved.load(Ordering::Relaxed));
+        let began = MonoTime(progress.moved.load(Ordering::Relaxed));
         assert_eq!(progress.stalled_for(began.plus_secs(7)), Duration::from_secs(7));
-        assert_eq!(progress.stalled_for(Moment(0)), Duration::ZERO);
+        assert_eq!(progress.stalled_for(MonoTime(0)), Duration::ZERO);
 
         let (client, server) = duplex(4);
         let mut paced = Paced::new(server, progress.clone());

@@ -1,5 +1,5 @@
 //! What is measured about the search for missing git data (002). The names of identifiers are strangers': they are no
-//! labels. [`limits::METER_DOMAINS`] git servers have a label of their own, the busiest; the rest is `other`.
+//! labels. [`limits::MAX_DOMAIN_LABELS`] git servers have a label of their own, the busiest; the rest is `other`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::label_limit::{OTHER, Own};
-use super::{Ledger, counter, gauge};
+use super::{MetricRegistry, counter, gauge};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Domain {
@@ -21,7 +21,7 @@ struct Domain {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Ended {
-    outcome: String,
+    outcome: &'static str,
 }
 
 /// A git server at one moment.
@@ -37,7 +37,7 @@ pub(crate) struct HostSample<'a> {
 
 /// What is measured about the hunt.
 #[derive(Debug)]
-pub(crate) struct HuntMeter {
+pub(crate) struct FetchMetrics {
     queue: Gauge,
     attempts: Counter,
     oids: Counter,
@@ -54,8 +54,8 @@ struct Hosts {
     requests: BTreeMap<String, u64>,
 }
 
-impl HuntMeter {
-    pub(super) fn new(to: &mut Ledger) -> Self {
+impl FetchMetrics {
+    pub(super) fn new(to: &mut MetricRegistry) -> Self {
         Self {
             queue: gauge(
                 to,
@@ -93,7 +93,7 @@ impl HuntMeter {
                 "Fetches that are over, by how they ended",
                 Family::default(),
             ),
-            hosts: Mutex::new(Hosts { own: Own::new(limits::METER_DOMAINS), requests: BTreeMap::new() }),
+            hosts: Mutex::new(Hosts { own: Own::new(limits::MAX_DOMAIN_LABELS), requests: BTreeMap::new() }),
         }
     }
 
@@ -127,7 +127,7 @@ impl HuntMeter {
                 rest += host.in_flight;
             }
         }
-        if all.len() > limits::METER_DOMAINS {
+        if all.len() > limits::MAX_DOMAIN_LABELS {
             let label = Domain { domain: OTHER.to_owned() };
             self.in_flight.get_or_create(&label).set(i64::try_from(rest).unwrap_or(i64::MAX));
         }
@@ -141,27 +141,27 @@ impl HuntMeter {
     }
 
     /// A fetch is over. Outcomes are told by the name of their variant.
-    pub(crate) fn fetched(&self, end: &impl std::fmt::Debug) {
-        self.fetches.get_or_create(&Ended { outcome: super::labels::variant(end) }).inc();
+    pub(crate) fn fetched(&self, outcome: &'static str) {
+        self.fetches.get_or_create(&Ended { outcome }).inc();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use grasp_core::fetch::io::End;
+    use grasp_core::fetch::io::FetchOutcome;
 
-    use super::super::Meter;
+    use super::super::Metrics;
     use super::*;
 
     #[test]
     fn git_servers_are_told_and_a_crowd_shares_a_label() {
-        let meter = Meter::new();
+        let meter = Metrics::new();
         let host = |authority, in_flight, requests| HostSample { authority, in_flight, requests };
         meter.hunt().view(3, [host("a.example", 1, 4), host("b.example", 0, 2)].into_iter());
         meter.hunt().view(2, [host("a.example", 0, 5), host("b.example", 0, 2)].into_iter());
         meter.hunt().tally(7, 90);
         meter.hunt().tally(7, 91);
-        meter.hunt().fetched(&End::Busy(Some(3)));
+        meter.hunt().fetched(FetchOutcome::Busy(Some(3)).label());
         let text = meter.encode();
         for line in [
             "purgatory_sync_queue_size 2\n",
@@ -174,11 +174,11 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        let names: Vec<String> = (0..3 * limits::METER_DOMAINS).map(|nth| format!("h{nth}.example")).collect();
+        let names: Vec<String> = (0..3 * limits::MAX_DOMAIN_LABELS).map(|nth| format!("h{nth}.example")).collect();
         meter.hunt().view(1, names.iter().map(|name| host(name, 1, 1)));
         let text = meter.encode();
         let series = text.lines().filter(|line| line.starts_with("purgatory_domain_requests_total{")).count();
-        assert!(series <= limits::METER_DOMAINS + 1, "{series}");
+        assert!(series <= limits::MAX_DOMAIN_LABELS + 1, "{series}");
         assert!(text.contains("purgatory_domain_in_flight{domain=\"other\"} "), "{text}");
     }
 }

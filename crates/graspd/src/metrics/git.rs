@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::heavy_hitters::Top;
-use super::{Ledger, Meter, counter, gauge, histogram};
+use super::{MetricRegistry, Metrics, counter, gauge, histogram};
 
 /// What a git client does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ const ERROR: &str = "error";
 
 /// What is measured about git clients.
 #[derive(Debug)]
-pub(crate) struct GitMeter {
+pub(crate) struct GitMetrics {
     operations: Family<Ended, Counter>,
     duration: Family<Operations, Histogram, fn() -> Histogram>,
     bytes_in: Counter,
@@ -98,8 +98,8 @@ fn durations() -> Histogram {
     Histogram::new([0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_800.0])
 }
 
-impl GitMeter {
-    pub(super) fn new(to: &mut Ledger, shown: usize) -> Self {
+impl GitMetrics {
+    pub(super) fn new(to: &mut MetricRegistry, shown: usize) -> Self {
         let bytes = counter(
             to,
             "ngit_git_bytes_total",
@@ -238,7 +238,7 @@ impl GitMeter {
 
 /// Something that a git client does, from its request to its end. Unless it is said to have succeeded it has not.
 pub(crate) struct Operation {
-    meter: Meter,
+    meter: Metrics,
     kind: Kind,
     repo: String,
     began: Instant,
@@ -247,8 +247,8 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    pub(crate) fn new(meter: &Meter, kind: Kind, site: &Site) -> Self {
-        Self { meter: meter.clone(), kind, repo: site.path(), began: Instant::now(), bytes: 0, succeeded: false }
+    pub(crate) fn new(meter: &Metrics, kind: Kind, repo_path: &RepoPath) -> Self {
+        Self { meter: meter.clone(), kind, repo: repo_path.path(), began: Instant::now(), bytes: 0, succeeded: false }
     }
 
     /// Bytes of a pack have moved.
@@ -273,22 +273,22 @@ mod tests {
     use grasp_core::nostr::PublicKey;
     use grasp_core::repo::{Identifier, RepoId};
 
-    use super::super::Scales;
     use super::*;
+    use crate::config::MetricsLimits;
 
-    fn site(name: &str) -> Site {
+    fn repo_path(name: &str) -> RepoPath {
         let identifier = Identifier::new(name).expect("names a repository");
-        Site::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
+        RepoPath::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
     }
 
     #[test]
     fn operations_are_told_by_how_they_ended() {
-        let meter = Meter::new();
-        let mut good = Operation::new(&meter, Kind::Clone, &site("a"));
+        let meter = Metrics::new();
+        let mut good = Operation::new(&meter, Kind::Clone, &repo_path("a"));
         good.moved(10);
         good.succeed();
-        drop(Operation::new(&meter, Kind::Clone, &site("a")));
-        let mut push = Operation::new(&meter, Kind::Push, &site("a"));
+        drop(Operation::new(&meter, Kind::Clone, &repo_path("a")));
+        let mut push = Operation::new(&meter, Kind::Push, &repo_path("a"));
         push.moved(5);
         push.succeed();
         meter.git().refused("E-STATE-MISSING");
@@ -308,9 +308,9 @@ mod tests {
 
     #[test]
     fn few_repositories_have_a_label() {
-        let meter = Meter::with(Scales { top_repos: 2, ..Default::default() });
+        let meter = Metrics::with(MetricsLimits { top_repos: 2, ..Default::default() });
         for (nth, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
-            let mut fetch = Operation::new(&meter, Kind::Fetch, &site(name));
+            let mut fetch = Operation::new(&meter, Kind::Fetch, &repo_path(name));
             fetch.moved(100 * (nth + 1));
             fetch.succeed();
             meter.git().look(nth);

@@ -25,91 +25,77 @@ pub(crate) mod sync;
 
 use std::sync::Arc;
 
-use self::git::GitMeter;
-use self::process::ProcessMeter;
-use self::relay::RelayMeter;
-use self::sync::SyncMeter;
-use super::metrics::fetch::HuntMeter;
-use super::metrics::registry::{Ledger, counter, gauge, histogram};
-use super::metrics::server::HouseMeter;
+use self::git::GitMetrics;
+use self::process::ProcessMetrics;
+use self::relay::RelayMetrics;
+use self::sync::SyncMetrics;
+use super::config::MetricsLimits;
+use super::metrics::fetch::FetchMetrics;
+use super::metrics::registry::{MetricRegistry, counter, gauge, histogram};
+use super::metrics::server::ServerMetrics;
 
-/// What [`Meter::encode`] writes.
+/// What [`Metrics::encode`] writes.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All numbers of this process. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Meter(Arc<Rooms>);
+pub(crate) struct Metrics(Arc<Rooms>);
 
 #[derive(Debug)]
 struct Rooms {
-    ledger: Ledger,
-    relay: RelayMeter,
-    git: GitMeter,
-    sync: SyncMeter,
-    hunt: HuntMeter,
-    house: HouseMeter,
-    process: ProcessMeter,
+    ledger: MetricRegistry,
+    relay: RelayMetrics,
+    git: GitMetrics,
+    sync: SyncMetrics,
+    hunt: FetchMetrics,
+    house: ServerMetrics,
+    process: ProcessMetrics,
 }
 
-/// What an operator may choose about measurements.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Scales {
-    /// Connections of an address above which it is counted as an abuser's.
-    pub(crate) abuse_threshold: usize,
-    /// Repositories that are told by name.
-    pub(crate) top_repos: usize,
-}
-
-impl Default for Scales {
-    fn default() -> Self {
-        Self { abuse_threshold: 10, top_repos: 10 }
-    }
-}
-
-impl Meter {
+impl Metrics {
     /// Everything at zero.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
-        Self::with(Scales::default())
+        Self::with(MetricsLimits::default())
     }
 
     /// Everything at zero.
-    pub(crate) fn with(scales: Scales) -> Self {
-        let mut ledger = Ledger::default();
+    pub(crate) fn with(limits: MetricsLimits) -> Self {
+        let mut ledger = MetricRegistry::default();
         let to = &mut ledger;
-        let (relay, git) = (RelayMeter::new(to, scales.abuse_threshold), GitMeter::new(to, scales.top_repos));
-        let (sync, hunt) = (SyncMeter::new(to), HuntMeter::new(to));
-        let (house, process) = (HouseMeter::new(to), ProcessMeter::new(to));
+        let (relay, git) = (RelayMetrics::new(to, limits.abuse_threshold), GitMetrics::new(to, limits.top_repos));
+        let (sync, hunt) = (SyncMetrics::new(to), FetchMetrics::new(to));
+        let (house, process) = (ServerMetrics::new(to), ProcessMetrics::new(to));
         Self(Arc::new(Rooms { ledger, relay, git, sync, hunt, house, process }))
     }
 
     /// What is measured about clients of the relay.
-    pub(crate) fn relay(&self) -> &RelayMeter {
+    pub(crate) fn relay(&self) -> &RelayMetrics {
         &self.0.relay
     }
 
     /// What is measured about git clients.
-    pub(crate) fn git(&self) -> &GitMeter {
+    pub(crate) fn git(&self) -> &GitMetrics {
         &self.0.git
     }
 
     /// What is measured about the search for git data.
-    pub(crate) fn hunt(&self) -> &HuntMeter {
+    pub(crate) fn hunt(&self) -> &FetchMetrics {
         &self.0.hunt
     }
 
     /// What is measured about queues, budgets, disk and machines.
-    pub(crate) fn house(&self) -> &HouseMeter {
+    pub(crate) fn house(&self) -> &ServerMetrics {
         &self.0.house
     }
 
     /// What is measured about the process.
-    pub(crate) fn process(&self) -> &ProcessMeter {
+    pub(crate) fn process(&self) -> &ProcessMetrics {
         &self.0.process
     }
 
     /// What is measured about other relays.
-    pub(crate) fn sync(&self) -> &SyncMeter {
+    pub(crate) fn sync(&self) -> &SyncMetrics {
         &self.0.sync
     }
 

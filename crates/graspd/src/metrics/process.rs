@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{Ledger, counter, gauge};
+use super::{MetricRegistry, counter, gauge};
 
 /// Seconds with a fraction that only grow.
 type Seconds = Counter<f64, AtomicU64>;
@@ -32,7 +32,7 @@ struct Plain {}
 
 /// What is measured about the process.
 #[derive(Debug)]
-pub(crate) struct ProcessMeter {
+pub(crate) struct ProcessMetrics {
     uptime: Gauge,
     started: Gauge,
     cpu: Seconds,
@@ -45,8 +45,8 @@ pub(crate) struct ProcessMeter {
     cgroup_memory: Family<Plain, Gauge>,
 }
 
-impl ProcessMeter {
-    pub(super) fn new(to: &mut Ledger) -> Self {
+impl ProcessMetrics {
+    pub(super) fn new(to: &mut MetricRegistry) -> Self {
         let build = gauge(to, "ngit_build_info", "What runs; always 1", Family::<Build, Gauge>::default());
         let commit = env!("NGIT_BUILD_REVISION");
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION"), commit }).set(1);
@@ -175,7 +175,7 @@ fn usage(text: &str) -> Option<u64> {
 mod tests {
     use std::fs;
 
-    use super::super::Meter;
+    use super::super::Metrics;
     use super::*;
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         write("proc/self/fd/1", "");
         write("sys/fs/cgroup/system.slice/graspd.service/memory.current", "123456\n");
         write("sys/fs/cgroup/system.slice/graspd.service/cpu.stat", "usage_usec 2500000\nuser_usec 1\n");
-        let meter = Meter::new();
+        let meter = Metrics::new();
         meter.process().look(root.path(), 100, 1_000);
         meter.process().look(root.path(), 100, 1_000);
         let text = meter.encode();
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_told() {
         let root = tempfile::TempDir::new().expect("a folder");
-        let meter = Meter::new();
+        let meter = Metrics::new();
         meter.process().look(root.path(), 1, 2);
         assert!(!meter.encode().lines().any(|line| line.starts_with("ngit_cgroup_")), "no group, no number");
         assert_eq!(Stat::read("nonsense"), None);

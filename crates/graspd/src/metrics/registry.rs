@@ -14,7 +14,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 /// All numbers, with what people are told about them.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct MetricRegistry {
     registry: Registry,
     entries: Vec<Entry>,
 }
@@ -29,7 +29,7 @@ struct Entry {
     labels: Vec<String>,
 }
 
-impl Ledger {
+impl MetricRegistry {
     /// Everything as it is now.
     pub(super) fn encode(&self) -> String {
         let mut text = String::new();
@@ -69,7 +69,7 @@ impl Ledger {
 
 /// Registers a counter under the name that it has in the answer.
 pub(super) fn counter<M: EncodeMetric + TypedMetric + Metric + Clone + Labelled>(
-    to: &mut Ledger,
+    to: &mut MetricRegistry,
     name: &'static str,
     help: &'static str,
     metric: M,
@@ -79,7 +79,7 @@ pub(super) fn counter<M: EncodeMetric + TypedMetric + Metric + Clone + Labelled>
 
 /// Registers a gauge.
 pub(super) fn gauge<M: EncodeMetric + TypedMetric + Metric + Clone + Labelled>(
-    to: &mut Ledger,
+    to: &mut MetricRegistry,
     name: &'static str,
     help: &'static str,
     metric: M,
@@ -89,7 +89,7 @@ pub(super) fn gauge<M: EncodeMetric + TypedMetric + Metric + Clone + Labelled>(
 
 /// Registers a histogram.
 pub(super) fn histogram<M: EncodeMetric + TypedMetric + Metric + Clone + Labelled>(
-    to: &mut Ledger,
+    to: &mut MetricRegistry,
     name: &'static str,
     help: &'static str,
     metric: M,
@@ -159,17 +159,17 @@ impl<M: EncodeMetric> EncodeMetric for Declared<M> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Meter;
+    use super::super::Metrics;
 
     #[test]
     fn the_reference_is_the_one_in_the_documents() {
         let documented = include_str!("../../../../docs/metrics.md");
-        assert!(Meter::new().reference() == documented, "run: cargo run -- metrics --reference > docs/metrics.md");
+        assert!(Metrics::new().reference() == documented, "run: cargo run -- metrics --reference > docs/metrics.md");
     }
 
     #[test]
     fn everything_that_is_told_is_in_the_reference() {
-        let meter = Meter::new();
+        let meter = Metrics::new();
         let (told, reference) = (meter.encode(), meter.reference());
         let mut count = 0;
         for line in told.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use grasp_core::nostr::rejection::{Refusal, Verdict};
+use grasp_core::nostr::rejection::{Decision, Rejection};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::labels::NO_KIND;
-use super::{Ledger, Meter, counter, gauge, histogram, labels};
+use super::{MetricRegistry, Metrics, counter, gauge, histogram, labels};
 
 /// What clients say.
 pub(crate) const HEARD: [&str; 9] =
@@ -45,7 +45,7 @@ struct Kind {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
-struct Rejection {
+struct RejectionLabels {
     kind: &'static str,
     reason: String,
 }
@@ -58,7 +58,7 @@ struct Answered {
 
 /// What is measured about clients.
 #[derive(Debug)]
-pub(crate) struct RelayMeter {
+pub(crate) struct RelayMetrics {
     connections: Counter,
     active: Gauge,
     duration: Histogram,
@@ -71,7 +71,7 @@ pub(crate) struct RelayMeter {
     received: Family<Kind, Counter>,
     stored: Family<Kind, Counter>,
     held: Family<Kind, Counter>,
-    rejected: Family<Rejection, Counter>,
+    rejected: Family<RejectionLabels, Counter>,
     queries: Histogram,
     requests: Family<Answered, Counter>,
     /// Connections of an address above which it counts as an abuser.
@@ -88,8 +88,8 @@ struct Addresses {
     abusers: i64,
 }
 
-impl RelayMeter {
-    pub(super) fn new(to: &mut Ledger, threshold: usize) -> Self {
+impl RelayMetrics {
+    pub(super) fn new(to: &mut MetricRegistry, threshold: usize) -> Self {
         let heard = counter(
             to,
             "ngit_websocket_messages_received_total",
@@ -203,18 +203,18 @@ impl RelayMeter {
     }
 
     /// A client's event has been judged. The kind is unknown if it was no event.
-    pub(crate) fn judged(&self, kind: Option<u16>, verdict: &Verdict) {
+    pub(crate) fn judged(&self, kind: Option<u16>, verdict: &Decision) {
         let kind = kind.map_or(NO_KIND, labels::kind);
         self.received.get_or_create(&Kind { kind }).inc();
         match verdict {
-            Verdict::Accept => {
+            Decision::Accept => {
                 self.stored.get_or_create(&Kind { kind }).inc();
             }
-            Verdict::Hold(_) => {
+            Decision::Hold(_) => {
                 self.held.get_or_create(&Kind { kind }).inc();
             }
-            Verdict::Refuse(why) => self.rejected(kind, why),
-            Verdict::Pass | Verdict::Known(_) => {}
+            Decision::Reject(why) => self.rejected(kind, why),
+            Decision::Broadcast | Decision::Known(_) => {}
         }
     }
 
@@ -223,10 +223,10 @@ impl RelayMeter {
         self.stored.get_or_create(&Kind { kind: labels::kind(kind) }).inc();
     }
 
-    fn rejected(&self, kind: &'static str, why: &Refusal) {
-        let reason = labels::variant(why);
+    fn rejected(&self, kind: &'static str, why: &Rejection) {
+        let reason = why.label().to_owned();
         *self.reasons.lock().unwrap_or_else(PoisonError::into_inner).entry(reason.clone()).or_default() += 1;
-        self.rejected.get_or_create(&Rejection { kind, reason }).inc();
+        self.rejected.get_or_create(&RejectionLabels { kind, reason }).inc();
     }
 
     /// Refused events of clients since the start, by reason.
@@ -288,20 +288,20 @@ impl RelayMeter {
 }
 
 /// A websocket connection, for as long as it lasts.
-pub(crate) struct Sitting {
-    meter: Meter,
+pub(crate) struct SessionGuard {
+    meter: Metrics,
     address: IpAddr,
     since: Instant,
 }
 
-impl Sitting {
-    pub(crate) fn new(meter: &Meter, address: IpAddr) -> Self {
+impl SessionGuard {
+    pub(crate) fn new(meter: &Metrics, address: IpAddr) -> Self {
         meter.relay().enter(address);
         Self { meter: meter.clone(), address, since: Instant::now() }
     }
 }
 
-impl Drop for Sitting {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.meter.relay().leave(self.address, self.since.elapsed());
     }
@@ -337,8 +337,8 @@ mod tests {
 
     #[test]
     fn connections_are_counted_while_they_last() {
-        let meter = Meter::with(super::super::Scales { abuse_threshold: 2, ..Default::default() });
-        let sittings: Vec<Sitting> = [1, 1, 1, 2].map(|n| Sitting::new(&meter, address(n))).into();
+        let meter = Metrics::with(crate::config::MetricsLimits { abuse_threshold: 2, ..Default::default() });
+        let sittings: Vec<SessionGuard> = [1, 1, 1, 2].map(|n| SessionGuard::new(&meter, address(n))).into();
         let text = meter.encode();
         for line in [
             "ngit_websocket_connections_total 4\n",
@@ -383,11 +383,11 @@ mod tests {
 
     #[test]
     fn verdicts_are_told_by_kind_and_reason() {
-        let meter = Meter::new();
-        meter.relay().judged(Some(1), &Verdict::Accept);
-        meter.relay().judged(Some(30617), &Verdict::Refuse(Refusal::NotListed));
-        meter.relay().judged(None, &Verdict::Refuse(Refusal::TooFast));
-        meter.relay().judged(Some(40_000), &Verdict::Hold(grasp_core::nostr::rejection::Need::GitData));
+        let meter = Metrics::new();
+        meter.relay().judged(Some(1), &Decision::Accept);
+        meter.relay().judged(Some(30617), &Decision::Reject(Rejection::NotListed));
+        meter.relay().judged(None, &Decision::Reject(Rejection::RateLimited));
+        meter.relay().judged(Some(40_000), &Decision::Hold(grasp_core::nostr::rejection::AwaitedData::GitData));
         meter.relay().released(30618);
         let text = meter.encode();
         for line in [

@@ -1,17 +1,16 @@
 //! What is measured about the house itself: queues, budgets, disk, what waits for git data, the writer, the machines.
 //! Queues, budgets and the disk are looked at by the [watchman](crate::monitor::health).
 
-use std::fmt;
 use std::time::Duration;
 
+use grasp_core::time::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::{Ledger, counter, gauge, histogram, labels};
-use crate::monitor::health::Round;
+use super::{MetricRegistry, counter, gauge, histogram};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Queue {
@@ -46,7 +45,7 @@ struct Outcome {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
 struct Fact {
     machine: &'static str,
-    variant: String,
+    variant: &'static str,
 }
 
 /// The three machines.
@@ -67,9 +66,22 @@ impl Machine {
     }
 }
 
+/// What is in purgatory.
+pub(crate) struct PurgatoryCounts {
+    /// Events by kind, without dormant ones.
+    pub(crate) kinds: [(&'static str, usize); 3],
+    /// Bytes of all held events.
+    pub(crate) bytes: usize,
+    pub(crate) dormant: usize,
+    /// Age of the oldest event that is not dormant.
+    pub(crate) oldest: Option<Duration>,
+    /// Pushed commits whose event has not arrived.
+    pub(crate) uploads: usize,
+}
+
 /// What is measured about the house.
 #[derive(Debug)]
-pub(crate) struct HouseMeter {
+pub(crate) struct ServerMetrics {
     queues: Family<Queue, Gauge>,
     used: Family<Budget, Gauge>,
     limits: Family<Budget, Gauge>,
@@ -92,8 +104,8 @@ pub(crate) struct HouseMeter {
     outputs: Family<Fact, Counter>,
 }
 
-impl HouseMeter {
-    pub(super) fn new(to: &mut Ledger) -> Self {
+impl ServerMetrics {
+    pub(super) fn new(to: &mut MetricRegistry) -> Self {
         let meter = Self {
             queues: gauge(to, "ngit_queue_depth", "What waits, by queue", Family::default()),
             used: gauge(to, "ngit_budget_used", "What of a budget is in use", Family::default()),
@@ -177,37 +189,47 @@ impl HouseMeter {
         meter
     }
 
-    /// What the watchman has seen.
-    pub(crate) fn look(&self, round: &Round) {
-        for (queue, depth) in &round.queues {
-            self.queues.get_or_create(&Queue { queue }).set(number(*depth as u64));
+    /// Sets the depth of a queue.
+    pub(crate) fn queue(&self, queue: &'static str, depth: usize) {
+        self.queues.get_or_create(&Queue { queue }).set(number(depth as u64));
+    }
+
+    /// Sets the use and the limit of a budget.
+    pub(crate) fn budget(&self, budget: &'static str, used: u64, limit: u64) {
+        self.used.get_or_create(&Budget { budget }).set(number(used));
+        self.limits.get_or_create(&Budget { budget }).set(number(limit));
+    }
+
+    /// Sets the free space of a volume, and the space below which nothing new is accepted.
+    pub(crate) fn volume(&self, volume: &'static str, free: u64, mark: u64) {
+        self.disk_free.get_or_create(&Volume { volume }).set(number(free));
+        self.disk_mark.get_or_create(&Volume { volume }).set(number(mark));
+    }
+
+    /// Sets the disk usage by kind, and the time of its measurement.
+    pub(crate) fn disk(&self, kinds: &[(&'static str, u64)], measured_at: Timestamp) {
+        for (kind, bytes) in kinds {
+            self.disk.get_or_create(&Kind { kind }).set(number(*bytes));
         }
-        for (budget, used, limit) in &round.budgets {
-            self.used.get_or_create(&Budget { budget }).set(number(*used));
-            self.limits.get_or_create(&Budget { budget }).set(number(*limit));
-        }
-        for (volume, free, mark) in &round.volumes {
-            self.disk_free.get_or_create(&Volume { volume }).set(number(*free));
-            self.disk_mark.get_or_create(&Volume { volume }).set(number(*mark));
-        }
-        if let Some(disk) = &round.disk {
-            for (kind, bytes) in &disk.kinds {
-                self.disk.get_or_create(&Kind { kind }).set(number(*bytes));
-            }
-            self.disk_measured.set(number(disk.at.0));
-        }
-        for (place, count) in [("served", round.served), ("held", round.held)] {
+        self.disk_measured.set(number(measured_at.0));
+    }
+
+    /// Sets the number of events in the store.
+    pub(crate) fn events(&self, served: u64, held: u64) {
+        for (place, count) in [("served", served), ("held", held)] {
             self.events.get_or_create(&Place { place }).set(number(count));
         }
-        if let Some(vitals) = &round.vitals {
-            for (kind, count) in vitals.kinds() {
-                self.purgatory.get_or_create(&Kind { kind }).set(number(count as u64));
-            }
-            self.purgatory_bytes.set(number(vitals.bytes as u64));
-            self.purgatory_dormant.set(number(vitals.dormant as u64));
-            self.purgatory_oldest.set(number(vitals.oldest.map_or(0, |oldest| oldest.as_secs())));
-            self.purgatory_uploads.set(number(vitals.uploads as u64));
+    }
+
+    /// Sets what is in purgatory.
+    pub(crate) fn purgatory(&self, purgatory: &PurgatoryCounts) {
+        for (kind, count) in purgatory.kinds {
+            self.purgatory.get_or_create(&Kind { kind }).set(number(count as u64));
         }
+        self.purgatory_bytes.set(number(purgatory.bytes as u64));
+        self.purgatory_dormant.set(number(purgatory.dormant as u64));
+        self.purgatory_oldest.set(number(purgatory.oldest.map_or(0, |oldest| oldest.as_secs())));
+        self.purgatory_uploads.set(number(purgatory.uploads as u64));
     }
 
     /// The writer has ended a batch.
@@ -231,18 +253,14 @@ impl HouseMeter {
     }
 
     /// A machine was told something.
-    pub(crate) fn input(&self, machine: Machine, input: &impl fmt::Debug) {
-        self.inputs.get_or_create(&fact(machine, input)).inc();
+    pub(crate) fn input(&self, machine: Machine, label: &'static str) {
+        self.inputs.get_or_create(&Fact { machine: machine.word(), variant: label }).inc();
     }
 
     /// A machine wants something.
-    pub(crate) fn output(&self, machine: Machine, output: &impl fmt::Debug) {
-        self.outputs.get_or_create(&fact(machine, output)).inc();
+    pub(crate) fn output(&self, machine: Machine, label: &'static str) {
+        self.outputs.get_or_create(&Fact { machine: machine.word(), variant: label }).inc();
     }
-}
-
-fn fact(machine: Machine, value: &impl fmt::Debug) -> Fact {
-    Fact { machine: machine.word(), variant: labels::variant(value) }
 }
 
 fn number(count: u64) -> i64 {
@@ -251,32 +269,29 @@ fn number(count: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Meter;
+    use super::super::Metrics;
     use super::*;
-    use crate::monitor::health::{DiskUse, Vitals};
 
     #[test]
     fn a_round_is_told() {
-        let meter = Meter::new();
-        let vitals = Vitals { states: 2, dormant: 1, oldest: Some(Duration::from_secs(61)), ..Vitals::default() };
-        let round = Round {
-            queues: vec![("readers", 7)],
-            budgets: vec![("connections", 3, 10)],
-            volumes: vec![("events", 100, 50)],
-            disk: Some(std::sync::Arc::new(DiskUse {
-                kinds: vec![("events", 4_096)],
-                at: grasp_core::time::Timestamp(9),
-                complete: true,
-            })),
-            served: 5,
-            vitals: Some(vitals),
-            ..Round::default()
-        };
-        meter.house().look(&round);
+        let meter = Metrics::new();
+        let server = meter.house();
+        server.queue("readers", 7);
+        server.budget("connections", 3, 10);
+        server.volume("events", 100, 50);
+        server.disk(&[("events", 4_096)], Timestamp(9));
+        server.events(5, 0);
+        server.purgatory(&PurgatoryCounts {
+            kinds: [("announcement", 0), ("state", 2), ("pull_request", 0)],
+            bytes: 0,
+            dormant: 1,
+            oldest: Some(Duration::from_secs(61)),
+            uploads: 0,
+        });
         meter.house().committed(Duration::from_millis(2), 3, true);
         meter.house().committed(Duration::from_millis(2), 3, false);
         meter.house().lag(Duration::from_millis(1));
-        meter.house().input(Machine::Hunt, &Some(1));
+        meter.house().input(Machine::Hunt, "some");
         let text = meter.encode();
         for line in [
             "ngit_queue_depth{queue=\"readers\"} 7\n",

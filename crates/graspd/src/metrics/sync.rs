@@ -1,6 +1,6 @@
-//! What is measured about other relays. The names are those that operators know; see also [`log`](crate::sync::log).
+//! What is measured about other relays. The names are those that operators know; see also `sync/log.rs`.
 //!
-//! `relay` is a name that strangers choose: [`limits::METER_RELAYS`] relays have a label of their own, configured ones
+//! `relay` is a name that strangers choose: [`limits::MAX_RELAY_LABELS`] relays have a label of their own, configured ones
 //! first, then by their repositories; the rest is `other`. What a gauge says of `other` is the sum, or for states the
 //! worst. A relay that loses its label loses its counts with it: they were counted once and must not be again.
 
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use grasp_core::limits;
-use grasp_core::sync::io::{Judgement, Note, Reconnect, Via};
+use grasp_core::sync::io::{ReconnectKind, SubmitResult, SyncNote, SyncSource};
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_core::sync::{LinkView, View, health};
+use grasp_core::sync::{RelaySnapshot, SyncSnapshot, health};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,7 +24,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use super::label_limit::{OTHER, Own};
 use super::sync::relay::Sample;
-use super::{Ledger, counter, gauge};
+use super::{MetricRegistry, counter, gauge};
 
 /// A ratio from 0 to 1.
 type Ratio = Gauge<f64, AtomicU64>;
@@ -69,7 +69,7 @@ const DIRECT: &str = "direct";
 
 /// What is measured about other relays.
 #[derive(Debug)]
-pub(crate) struct SyncMeter {
+pub(crate) struct SyncMetrics {
     connected: Family<Relay, Gauge>,
     status: Family<Relay, Gauge>,
     failures: Family<Relay, Gauge>,
@@ -102,9 +102,9 @@ struct Relays {
     received: BTreeMap<RelayUrl, u64>,
 }
 
-impl SyncMeter {
+impl SyncMetrics {
     /// Everything at zero, and known to the registry.
-    pub(super) fn new(to: &mut Ledger) -> Self {
+    pub(super) fn new(to: &mut MetricRegistry) -> Self {
         let meter = Self {
             connected: gauge(
                 to,
@@ -203,37 +203,37 @@ impl SyncMeter {
                 Gauge::default(),
             ),
             in_flight: gauge(to, "ngit_sync_in_flight", "Events of relays that wait for a verdict", Gauge::default()),
-            relays: Mutex::new(Relays { own: Own::new(limits::METER_RELAYS), received: BTreeMap::new() }),
+            relays: Mutex::new(Relays { own: Own::new(limits::MAX_RELAY_LABELS), received: BTreeMap::new() }),
         };
         meter.begin_at_zero();
         meter
     }
 
     /// A moment of sync: all gauges.
-    pub(crate) fn view(&self, view: &View) {
-        let connected = view.links.iter().filter(|link| relay::is_up(link.status)).count();
-        let dead = view.links.iter().filter(|link| link.health == health::Status::Dead).count();
+    pub(crate) fn view(&self, view: &SyncSnapshot) {
+        let connected = view.relays.iter().filter(|link| relay::is_up(link.status)).count();
+        let dead = view.relays.iter().filter(|link| link.health == health::HealthStatus::Dead).count();
         for (metric, count) in [
-            (&self.relays_tracked, view.links.len()),
+            (&self.relays_tracked, view.relays.len()),
             (&self.relays_connected, connected),
             (&self.relays_dead, dead),
-            (&self.rejected_cold, view.refused.0),
-            (&self.rejected_hot, view.refused.1),
+            (&self.rejected_cold, view.rejected.0),
+            (&self.rejected_hot, view.rejected.1),
             (&self.in_flight, view.in_flight),
         ] {
             metric.set(relay::number(count));
         }
 
         let mut relays = self.relays();
-        let mut links: Vec<&LinkView> = view.links.iter().collect();
+        let mut links: Vec<&RelaySnapshot> = view.relays.iter().collect();
         // Among equals, whoever has a label keeps it.
         links.sort_by_cached_key(|link| {
-            (Reverse((link.bootstrap, link.repositories, relays.own.has(&link.url))), &link.url)
+            (Reverse((link.is_bootstrap, link.repositories, relays.own.has(&link.url))), &link.url)
         });
         for gone in relays.own.rank(links.iter().map(|link| &link.url)) {
             self.forget(&gone.to_string());
         }
-        let (own, rest): (Vec<&LinkView>, Vec<_>) = links.into_iter().partition(|link| relays.own.has(&link.url));
+        let (own, rest): (Vec<&RelaySnapshot>, Vec<_>) = links.into_iter().partition(|link| relays.own.has(&link.url));
         for link in &own {
             let label = Relay { relay: link.url.to_string() };
             self.received.get_or_create(&label).inner().store(link.totals.received, Ordering::Relaxed);
@@ -248,41 +248,41 @@ impl SyncMeter {
             Some(sample) => self.set(other, sample),
             None => self.forget_gauges(&other),
         }
-        relays.received = view.links.iter().map(|link| (link.url.clone(), link.totals.received)).collect();
+        relays.received = view.relays.iter().map(|link| (link.url.clone(), link.totals.received)).collect();
     }
 
     /// Something that people may want to know.
-    pub(crate) fn note(&self, note: &Note) {
+    pub(crate) fn note(&self, note: &SyncNote) {
         match note {
-            Note::Connected(relay, how) => {
+            SyncNote::Connected(relay, how) => {
                 self.attempt(relay, SUCCESS);
                 self.reconnects.get_or_create(&Kind { kind: reconnect(*how) }).inc();
             }
-            Note::Failed { relay, .. } => self.attempt(relay, FAILURE),
-            Note::RateLimited(relay, ..) => self.count(relay, |label| {
+            SyncNote::ConnectionFailed { relay, .. } => self.attempt(relay, FAILURE),
+            SyncNote::RateLimited(relay, ..) => self.count(relay, |label| {
                 self.rate_limited.get_or_create(&label).inc();
             }),
-            Note::Parked(relay, _) => self.count(relay, |label| {
+            SyncNote::Parked(relay, _) => self.count(relay, |label| {
                 self.policy_refusals.get_or_create(&label).inc();
             }),
-            Note::Gaps { relay, count, .. } => self.count(relay, |label| {
+            SyncNote::Gaps { relay, count, .. } => self.count(relay, |label| {
                 self.gaps.get_or_create(&label).inc_by(*count);
             }),
-            Note::Lost(..)
-            | Note::Dead(..)
-            | Note::NoNegentropy(_)
-            | Note::IsSelf(_)
-            | Note::CaughtUp { .. }
-            | Note::PeerLacks(..)
-            | Note::States { .. }
-            | Note::PassFailed(..) => {}
+            SyncNote::ConnectionLost(..)
+            | SyncNote::Dead(..)
+            | SyncNote::NoNegentropy(_)
+            | SyncNote::IsSelf(_)
+            | SyncNote::CaughtUp { .. }
+            | SyncNote::RelayLacksEvents(..)
+            | SyncNote::StatesCompared { .. }
+            | SyncNote::BatchFailed(..) => {}
         }
     }
 
     /// What became of a relay's event.
-    pub(crate) fn judged(&self, via: Via, judgement: &Judgement) {
+    pub(crate) fn judged(&self, via: SyncSource, judgement: &SubmitResult) {
         self.judged.get_or_create(&Verdict { verdict: verdict(judgement) }).inc();
-        if matches!(judgement, Judgement::Stored | Judgement::Held) {
+        if matches!(judgement, SubmitResult::Stored | SubmitResult::Held) {
             self.synced.inc();
             self.events.get_or_create(&Source { source: source(via) }).inc();
         }
@@ -295,10 +295,10 @@ impl SyncMeter {
 
     /// What has few labels has all of them from the beginning: an absence is no zero to whoever watches.
     fn begin_at_zero(&self) {
-        for source in [DIRECT, source(Via::Live), source(Via::CatchUp), source(Via::Daily)] {
+        for source in [DIRECT, source(SyncSource::Live), source(SyncSource::CatchUp), source(SyncSource::Daily)] {
             self.events.get_or_create(&Source { source }).inc_by(0);
         }
-        for kind in [Reconnect::Fresh, Reconnect::Quick, Reconnect::Long].map(reconnect) {
+        for kind in [ReconnectKind::Fresh, ReconnectKind::Quick, ReconnectKind::Long].map(reconnect) {
             self.reconnects.get_or_create(&Kind { kind }).inc_by(0);
         }
         for verdict in VERDICTS {
@@ -373,31 +373,31 @@ fn set_ratio(family: &Family<Relay, Ratio>, label: &Relay, ratio: Option<f64>) {
     }
 }
 
-fn source(via: Via) -> &'static str {
+fn source(via: SyncSource) -> &'static str {
     match via {
-        Via::Live => LIVE,
-        Via::CatchUp => "catchup",
-        Via::Daily => "daily",
+        SyncSource::Live => LIVE,
+        SyncSource::CatchUp => "catchup",
+        SyncSource::Daily => "daily",
     }
 }
 
-fn reconnect(how: Reconnect) -> &'static str {
+fn reconnect(how: ReconnectKind) -> &'static str {
     match how {
-        Reconnect::Fresh => "fresh",
-        Reconnect::Quick => "quick",
-        Reconnect::Long => "long",
+        ReconnectKind::Fresh => "fresh",
+        ReconnectKind::Quick => "quick",
+        ReconnectKind::Long => "long",
     }
 }
 
 const VERDICTS: [&str; 5] = ["stored", "held", "known", "refused", "forged"];
 
-fn verdict(judgement: &Judgement) -> &'static str {
+fn verdict(judgement: &SubmitResult) -> &'static str {
     let [stored, held, known, refused, forged] = VERDICTS;
     match judgement {
-        Judgement::Stored => stored,
-        Judgement::Held => held,
-        Judgement::Known => known,
-        Judgement::Refused(_) => refused,
-        Judgement::Forged => forged,
+        SubmitResult::Stored => stored,
+        SubmitResult::Held => held,
+        SubmitResult::Known => known,
+        SubmitResult::Rejected(_) => refused,
+        SubmitResult::InvalidSignature => forged,
     }
 }

@@ -7,16 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use grasp_core::disk_budget;
-use grasp_core::disk_budget::Mark;
+use grasp_core::disk_budget::DiskLevel;
 
-/// What the operator allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Allowance {
-    /// Bytes; `None` is all that the disk has.
-    pub(crate) bytes: Option<u64>,
-    /// Where the soft mark is.
-    pub(crate) soft_percent: u64,
-}
+use crate::config::DiskSettings;
 
 /// Bytes of answers that may be kept although there is no room: without them the slowest readers would hold up all others.
 const KEPT_ANYWAY: u64 = 32 << 20;
@@ -27,15 +20,15 @@ pub(crate) struct Standing {
     /// Bytes that are used.
     pub(crate) used: u64,
     /// The marks.
-    pub(crate) budget: disk_budget::Budget,
+    pub(crate) budget: disk_budget::DiskBudget,
     /// Which has been reached.
-    pub(crate) mark: Mark,
+    pub(crate) mark: DiskLevel,
 }
 
 impl Standing {
     /// How much of it answers may take, which are now this large: as much as nothing else needs below the soft mark.
     pub(crate) fn room_for_answers(&self, kept: u64) -> u64 {
-        self.budget.soft.saturating_sub(self.used.saturating_sub(kept)).max(KEPT_ANYWAY)
+        self.budget.soft_bytes.saturating_sub(self.used.saturating_sub(kept)).max(KEPT_ANYWAY)
     }
 }
 
@@ -46,7 +39,7 @@ pub(crate) struct Budget {
     surveyed: AtomicU64,
     /// What has been taken in since that walk began.
     taken: AtomicU64,
-    /// Packs on their way.
+    /// PackCache on their way.
     coming: AtomicU64,
     /// Answers that are kept, at the last look.
     kept: AtomicU64,
@@ -80,24 +73,24 @@ impl Budget {
     }
 
     /// How it stands, given what is allowed, how much more the disk would take, and how large the answers are that are kept.
-    pub(crate) fn look(&self, allowance: Allowance, free: u64, kept: u64) -> Standing {
+    pub(crate) fn look(&self, settings: DiskSettings, free: u64, kept: u64) -> Standing {
         self.kept.store(kept, Ordering::Relaxed);
         let used = self.used();
         let most = used.saturating_add(free);
-        let bytes = allowance.bytes.map_or(most, |bytes| bytes.min(most));
-        let budget = disk_budget::Budget::new(bytes, allowance.soft_percent);
-        self.hard.store(budget.hard, Ordering::Relaxed);
-        self.soft.store(budget.soft, Ordering::Relaxed);
+        let bytes = settings.budget_bytes.map_or(most, |bytes| bytes.min(most));
+        let budget = disk_budget::DiskBudget::new(bytes, settings.soft_percent);
+        self.hard.store(budget.hard_bytes, Ordering::Relaxed);
+        self.soft.store(budget.soft_bytes, Ordering::Relaxed);
         Standing { used, budget, mark: self.mark() }
     }
 
     /// Which mark is reached, by the marks of the last look.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> DiskLevel {
         let marks = [&self.hard, &self.soft].map(|mark| mark.load(Ordering::Relaxed));
-        let budget = disk_budget::Budget { hard: marks[0], soft: marks[1] };
-        match budget.mark(self.used()) {
+        let budget = disk_budget::DiskBudget { hard_bytes: marks[0], soft_bytes: marks[1] };
+        match budget.level(self.used()) {
             // Answers that are kept make way before anybody is refused for their sake.
-            Mark::Soft => budget.mark(self.used().saturating_sub(self.kept.load(Ordering::Relaxed))),
+            DiskLevel::Soft => budget.level(self.used().saturating_sub(self.kept.load(Ordering::Relaxed))),
             mark => mark,
         }
     }
@@ -151,17 +144,17 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn allowed(bytes: Option<u64>) -> Allowance {
-        Allowance { bytes, soft_percent: 90 }
+    fn allowed(bytes: Option<u64>) -> DiskSettings {
+        DiskSettings { budget_bytes: bytes, soft_percent: 90 }
     }
 
     #[test]
     fn the_disk_is_the_budget_unless_it_is_smaller() {
         let (budget, all, some) = (Budget::new(100), allowed(None), allowed(Some(500)));
-        assert_eq!(budget.look(all, 900, 0).budget.hard, 1_000);
-        assert_eq!(budget.look(some, 900, 0).budget.hard, 500);
-        assert_eq!(budget.look(some, 10, 0).budget.hard, 110, "there is no more, whatever was allowed");
-        assert_eq!(budget.look(all, 0, 0).mark, Mark::Hard);
+        assert_eq!(budget.look(all, 900, 0).budget.hard_bytes, 1_000);
+        assert_eq!(budget.look(some, 900, 0).budget.hard_bytes, 500);
+        assert_eq!(budget.look(some, 10, 0).budget.hard_bytes, 110, "there is no more, whatever was allowed");
+        assert_eq!(budget.look(all, 0, 0).mark, DiskLevel::Hard);
     }
 
     #[test]
@@ -188,7 +181,7 @@ mod tests {
         let budget = Budget::new(500 << 20);
         let look = |kept| budget.look(allowed(Some(1_000 << 20)), u64::MAX / 2, kept);
         assert_eq!(look(100 << 20).used, 600 << 20);
-        assert_eq!(look(100 << 20).room_for_answers(100 << 20), look(0).budget.soft - (500 << 20));
+        assert_eq!(look(100 << 20).room_for_answers(100 << 20), look(0).budget.soft_bytes - (500 << 20));
         budget.surveyed(990 << 20, 0);
         assert_eq!(look(100 << 20).room_for_answers(100 << 20), KEPT_ANYWAY);
     }

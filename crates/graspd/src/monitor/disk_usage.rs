@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use grasp_core::disk_budget::Mark;
+use grasp_core::disk_budget::DiskLevel;
 use grasp_core::time::Timestamp;
 use tracing::debug;
 
 use super::disk_budget::Budget;
 use crate::clock::Clock;
-use crate::git::pack_cache::Packs;
+use crate::git::pack_cache::PackCache;
 
 /// How long after a walk the next one begins.
 const PAUSE: Duration = Duration::from_secs(300);
@@ -48,9 +48,9 @@ pub(crate) struct DiskUse {
 
 /// Where the newest measurement is. The lock is held to move a pointer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Measured(Arc<Mutex<Option<Arc<DiskUse>>>>);
+pub(crate) struct LatestDiskUsage(Arc<Mutex<Option<Arc<DiskUse>>>>);
 
-impl Measured {
+impl LatestDiskUsage {
     pub(crate) fn get(&self) -> Option<Arc<DiskUse>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -61,13 +61,13 @@ impl Measured {
 }
 
 /// The thread's own things.
-pub(crate) struct Surveyor {
+pub(crate) struct DiskUsageScanner {
     /// Folders, by what they are for.
     pub(crate) folders: Vec<(&'static str, PathBuf)>,
     /// Answers to fetches: their files have no names.
-    pub(crate) packs: Arc<Packs>,
+    pub(crate) packs: Arc<PackCache>,
     pub(crate) clock: Clock,
-    pub(crate) measured: Measured,
+    pub(crate) measured: LatestDiskUsage,
     pub(crate) budget: Arc<Budget>,
     /// The folder where the sum is noted, for the next start.
     pub(crate) notes: PathBuf,
@@ -91,7 +91,7 @@ pub(crate) fn note(notes: &Path, bytes: u64) {
     }
 }
 
-impl Surveyor {
+impl DiskUsageScanner {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         loop {
@@ -122,7 +122,7 @@ impl Surveyor {
             if !matches!(stop.recv_timeout(SHORT_PAUSE), Err(RecvTimeoutError::Timeout)) {
                 return false;
             }
-            let hurries = self.budget.mark() != Mark::Free && ended.elapsed() >= at_least;
+            let hurries = self.budget.mark() != DiskLevel::Free && ended.elapsed() >= at_least;
             if hurries || ended.elapsed() >= PAUSE.max(at_least) {
                 return true;
             }

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use grasp_core::disk_budget::Mark;
-use grasp_core::time::Moment;
+use grasp_core::disk_budget::DiskLevel;
+use grasp_core::time::MonoTime;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::http::body::Answer;
-use crate::http::router::with_type;
+use crate::http::body::HttpResponse;
+use crate::http::response::with_type;
 use crate::monitor::disk_budget::Standing;
-use crate::monitor::health::Round;
+use crate::monitor::health::HealthSnapshot;
 
 /// How long something may be silent before it counts as stuck: a busy disk takes seconds.
 const STUCK: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub(crate) struct Check {
 }
 
 /// Whether the process lives: its event loop turns, and the watchman goes round.
-fn alive(round: &Round, now: Moment) -> Vec<Check> {
+fn alive(round: &HealthSnapshot, now: MonoTime) -> Vec<Check> {
     let (turned, late) = round.turned;
     let quiet = now.since(turned);
     let round_age = now.since(round.at);
@@ -45,7 +45,7 @@ fn alive(round: &Round, now: Moment) -> Vec<Check> {
 }
 
 /// Whether it can do its work.
-pub(crate) fn checks(round: &Round, now: Moment, leaving: bool) -> Vec<Check> {
+pub(crate) fn checks(round: &HealthSnapshot, now: MonoTime, leaving: bool) -> Vec<Check> {
     let mut checks = alive(round, now);
     checks.push(match round.writer {
         None => Check { name: "writer", ok: false, detail: "has not answered yet".to_owned() },
@@ -67,8 +67,9 @@ pub(crate) fn checks(round: &Round, now: Moment, leaving: bool) -> Vec<Check> {
         checks.push(Check { name, ok: free >= mark, detail });
     }
     let Standing { used, budget, mark } = round.budget;
-    let detail = format!("{used} of {} bytes are used, no new repositories from {} on", budget.hard, budget.soft);
-    checks.push(Check { name: "disk_budget", ok: mark != Mark::Hard, detail });
+    let detail =
+        format!("{used} of {} bytes are used, no new repositories from {} on", budget.hard_bytes, budget.soft_bytes);
+    checks.push(Check { name: "disk_budget", ok: mark != DiskLevel::Hard, detail });
     let found = if round.git { "found" } else { "cannot be found" };
     checks.push(Check { name: "git", ok: round.git, detail: found.to_owned() });
     let serving = if leaving { "going down" } else { "taking requests" };
@@ -77,16 +78,16 @@ pub(crate) fn checks(round: &Round, now: Moment, leaving: bool) -> Vec<Check> {
 }
 
 /// `GET /healthz`.
-pub(crate) fn healthz(round: &Round, now: Moment) -> Answer {
+pub(crate) fn healthz(round: &HealthSnapshot, now: MonoTime) -> HttpResponse {
     answer("alive", &alive(round, now))
 }
 
 /// `GET /readyz`.
-pub(crate) fn readyz(round: &Round, now: Moment, leaving: bool) -> Answer {
+pub(crate) fn readyz(round: &HealthSnapshot, now: MonoTime, leaving: bool) -> HttpResponse {
     answer("ready", &checks(round, now, leaving))
 }
 
-fn answer(word: &str, checks: &[Check]) -> Answer {
+fn answer(word: &str, checks: &[Check]) -> HttpResponse {
     let all = checks.iter().all(|check| check.ok);
     let status = if all { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut body = Map::new();
@@ -106,22 +107,22 @@ pub(crate) fn to_json(checks: &[Check]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::monitor::health::Vitals;
+    use crate::monitor::health::WriterStats;
 
-    fn well() -> Round {
-        Round {
-            at: Moment(100_000),
-            vitals: Some(Vitals::default()),
-            writer: Some((Moment(100_000), Duration::from_millis(1))),
+    fn well() -> HealthSnapshot {
+        HealthSnapshot {
+            at: MonoTime(100_000),
+            vitals: Some(WriterStats::default()),
+            writer: Some((MonoTime(100_000), Duration::from_millis(1))),
             volumes: vec![("events", 100, 50), ("git", 100, 50)],
             git: true,
-            turned: (Moment(100_000), Duration::ZERO),
-            ..Round::default()
+            turned: (MonoTime(100_000), Duration::ZERO),
+            ..HealthSnapshot::default()
         }
     }
 
-    fn failing(round: &Round, now: u64, leaving: bool) -> Vec<&'static str> {
-        checks(round, Moment(now), leaving).iter().filter(|check| !check.ok).map(|check| check.name).collect()
+    fn failing(round: &HealthSnapshot, now: u64, leaving: bool) -> Vec<&'static str> {
+        checks(round, MonoTime(now), leaving).iter().filter(|check| !check.ok).map(|check| check.name).collect()
     }
 
     #[test]
@@ -129,23 +130,23 @@ mod tests {
         assert_eq!(failing(&well(), 100_500, false), Vec::<&str>::new());
         assert_eq!(failing(&well(), 100_500, true), ["serving"]);
         assert_eq!(failing(&well(), 120_000, false), ["loop", "watchman", "writer"]);
-        let late = Round { writer: Some((Moment(80_000), Duration::ZERO)), ..well() };
+        let late = HealthSnapshot { writer: Some((MonoTime(80_000), Duration::ZERO)), ..well() };
         assert_eq!(failing(&late, 100_500, false), ["writer"]);
-        let full = Round { volumes: vec![("events", 49, 50), ("git", 100, 50)], ..well() };
+        let full = HealthSnapshot { volumes: vec![("events", 49, 50), ("git", 100, 50)], ..well() };
         assert_eq!(failing(&full, 100_500, false), ["disk_events"]);
-        let used_up = Standing { mark: Mark::Hard, ..Standing::default() };
-        assert_eq!(failing(&Round { budget: used_up, ..well() }, 100_500, false), ["disk_budget"]);
-        let broken = Vitals { problem: Some("no".to_owned()), ..Vitals::default() };
-        assert_eq!(failing(&Round { vitals: Some(broken), ..well() }, 100_500, false), ["store"]);
-        assert_eq!(failing(&Round { git: false, ..well() }, 100_500, false), ["git"]);
-        assert_eq!(failing(&Round::default(), 500, false), ["writer", "store", "git"]);
+        let used_up = Standing { mark: DiskLevel::Hard, ..Standing::default() };
+        assert_eq!(failing(&HealthSnapshot { budget: used_up, ..well() }, 100_500, false), ["disk_budget"]);
+        let broken = WriterStats { problem: Some("no".to_owned()), ..WriterStats::default() };
+        assert_eq!(failing(&HealthSnapshot { vitals: Some(broken), ..well() }, 100_500, false), ["store"]);
+        assert_eq!(failing(&HealthSnapshot { git: false, ..well() }, 100_500, false), ["git"]);
+        assert_eq!(failing(&HealthSnapshot::default(), 500, false), ["writer", "store", "git"]);
     }
 
     #[test]
     fn the_answer_says_so() {
-        assert_eq!(readyz(&well(), Moment(100_500), false).status(), StatusCode::OK);
-        assert_eq!(readyz(&Round::default(), Moment(500), false).status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(healthz(&well(), Moment(100_500)).status(), StatusCode::OK);
-        assert_eq!(healthz(&well(), Moment(200_000)).status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(readyz(&well(), MonoTime(100_500), false).status(), StatusCode::OK);
+        assert_eq!(readyz(&HealthSnapshot::default(), MonoTime(500), false).status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(healthz(&well(), MonoTime(100_500)).status(), StatusCode::OK);
+        assert_eq!(healthz(&well(), MonoTime(200_000)).status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

@@ -6,29 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
-use grasp_core::disk_budget::Mark;
-use grasp_core::limits;
-use grasp_core::time::{Moment, Timestamp};
-use grasp_store::{DiskUse as Space, Store};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use grasp_core::disk_budget::DiskLevel;
+use grasp_core::time::{MonoTime, Timestamp};
+use grasp_store::{DiskSpace, Store};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::disk_budget::Standing;
+use super::disk_budget::{Budget, Standing};
 pub(crate) use super::disk_usage::DiskUse;
-use super::disk_usage::Measured;
+use super::disk_usage::LatestDiskUsage;
+pub(crate) use super::writer_stats::{ExpiringEvent, WriterStats};
 use crate::clock::Clock;
-use crate::git::fair_semaphore::Turns;
-use crate::git::handlers::{FETCH_UNIT_BYTES, FETCH_UNITS, GitHouse};
-use crate::http::connection_limit::Places;
-use crate::metrics::Meter;
-use crate::relay::broadcast::LiveDoor;
-use crate::relay::negentropy_cache::LibraryDoor;
-use crate::relay::query_pool::ReadersDoor;
-use crate::reload::Settings;
-use crate::writer::command::Note;
-use crate::writer::queue::Line;
-pub(crate) use crate::writer::stats::{Soonest, Vitals};
+use crate::config::SettingsReceiver;
+use crate::metrics::Metrics;
+use crate::metrics::server::PurgatoryCounts;
 
 /// How often it goes round.
 const BEAT: Duration = Duration::from_secs(1);
@@ -44,15 +36,15 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// What the watchman has seen in one round.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct HealthSnapshot {
     /// When.
-    pub(crate) at: Moment,
+    pub(crate) at: MonoTime,
     /// The same for people.
     pub(crate) wall: Timestamp,
     /// What the writer said last, if it ever did.
-    pub(crate) vitals: Option<Vitals>,
+    pub(crate) vitals: Option<WriterStats>,
     /// When that was, and how long it took.
-    pub(crate) writer: Option<(Moment, Duration)>,
+    pub(crate) writer: Option<(MonoTime, Duration)>,
     /// What waits, by queue.
     pub(crate) queues: Vec<(&'static str, usize)>,
     /// What is used of budgets, and what they allow.
@@ -70,47 +62,61 @@ pub(crate) struct Round {
     /// Whether the git program can be found.
     pub(crate) git: bool,
     /// When the event loop last turned, and how late it was.
-    pub(crate) turned: (Moment, Duration),
+    pub(crate) turned: (MonoTime, Duration),
     /// Memory of the process.
     pub(crate) resident: u64,
     /// Repositories that are open.
     pub(crate) repositories: usize,
 }
 
+/// Number of entries in each queue. `None` if a queue cannot be read at the moment; its last depth stays.
+pub(crate) type QueueDepths = Vec<(&'static str, Option<usize>)>;
+
+/// Use and limit of each budget.
+pub(crate) type BudgetLoads = Vec<(&'static str, u64, u64)>;
+
 /// What the watchman looks at.
-pub(crate) struct Sights {
-    pub(crate) line: Arc<Line>,
-    pub(crate) live: LiveDoor,
-    pub(crate) readers: ReadersDoor,
-    pub(crate) library: LibraryDoor,
+pub(crate) struct HealthSources {
+    pub(crate) queues: Box<dyn Fn() -> QueueDepths + Send>,
+    pub(crate) budgets: Box<dyn Fn() -> BudgetLoads + Send>,
+    /// Asks the writer for its statistics.
+    pub(crate) ask_writer: Box<dyn Fn(Sender<WriterStats>) + Send>,
+    /// Tells the writer how full the disk budget is.
+    pub(crate) disk_mark_changed: Box<dyn Fn(DiskLevel) + Send>,
+    /// Bytes of cached packs.
+    pub(crate) cached_pack_bytes: Box<dyn Fn() -> u64 + Send>,
+    /// Sets how many bytes cached packs may use.
+    pub(crate) limit_cached_packs: Box<dyn Fn(u64) + Send>,
+    /// Number of open repositories.
+    pub(crate) repositories: Box<dyn Fn() -> usize + Send>,
     pub(crate) store: Store,
-    pub(crate) git: Arc<GitHouse>,
-    /// Places for connections.
-    pub(crate) places: Arc<Places>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: SettingsReceiver,
     /// The folder of the events, and the free space that is kept there.
     pub(crate) events: (PathBuf, u64),
-    pub(crate) measured: Measured,
+    /// The folder of git data, and the free space that is kept there.
+    pub(crate) git: (PathBuf, u64),
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) measured: LatestDiskUsage,
     pub(crate) pulse: Pulse,
     pub(crate) clock: Clock,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Metrics,
 }
 
 /// The watchman.
-pub(crate) struct Watchman {
-    sights: Sights,
-    rounds: watch::Sender<Arc<Round>>,
+pub(crate) struct HealthMonitor {
+    sights: HealthSources,
+    rounds: watch::Sender<Arc<HealthSnapshot>>,
     /// A question to the writer that is not answered yet, and when it was asked.
-    asked: Option<(Receiver<Vitals>, Moment)>,
-    last: Round,
+    asked: Option<(Receiver<WriterStats>, MonoTime)>,
+    last: HealthSnapshot,
     beats: u64,
 }
 
-impl Watchman {
+impl HealthMonitor {
     /// A watchman who has gone round once, and where its newest round is.
-    pub(crate) fn new(sights: Sights) -> (Self, watch::Receiver<Arc<Round>>) {
+    pub(crate) fn new(sights: HealthSources) -> (Self, watch::Receiver<Arc<HealthSnapshot>>) {
         let (rounds, newest) = watch::channel(Arc::default());
-        let mut watchman = Self { sights, rounds, asked: None, last: Round::default(), beats: 0 };
+        let mut watchman = Self { sights, rounds, asked: None, last: HealthSnapshot::default(), beats: 0 };
         watchman.go_round();
         (watchman, newest)
     }
@@ -131,13 +137,11 @@ impl Watchman {
         let (at, wall) = (sights.clock.mono(), sights.clock.wall());
         let round = &mut self.last;
         (round.at, round.wall) = (at, wall);
-        let lengths = sights.line.lengths();
-        queues(round, sights, lengths);
-        round.budgets = budgets(sights);
-        let (folder, mark) = &sights.events;
-        let free = |folder: &Path| Space::of(folder).map_or(0, |space| space.free);
-        round.volumes =
-            vec![("events", free(folder), *mark), ("git", free(sights.git.layout.root()), sights.git.reserve_bytes)];
+        queues(round, (sights.queues)());
+        round.budgets = (sights.budgets)();
+        let ((events, events_mark), (git, git_mark)) = (&sights.events, &sights.git);
+        let free = |folder: &Path| DiskSpace::read(folder).map_or(0, |space| space.free);
+        round.volumes = vec![("events", free(events), *events_mark), ("git", free(git), *git_mark)];
         round.disk = sights.measured.get();
         // As much as both rooms would still take; they may share a disk.
         let room = round.volumes.iter().map(|(_, free, mark)| free.saturating_sub(*mark)).min().unwrap_or_default();
@@ -146,26 +150,26 @@ impl Watchman {
             let settings = sights.settings.borrow();
             (settings.disk, settings.git.pack_cache_bytes)
         };
-        let (kept, _) = sights.git.packs.load();
-        round.budget = sights.git.budget.look(allowance, room, kept);
-        sights.git.packs.allow(round.budget.room_for_answers(kept).min(answers));
-        round.budgets.push(("disk_bytes", round.budget.used, round.budget.budget.hard));
+        let kept = (sights.cached_pack_bytes)();
+        round.budget = sights.budget.look(allowance, room, kept);
+        (sights.limit_cached_packs)(round.budget.room_for_answers(kept).min(answers));
+        round.budgets.push(("disk_bytes", round.budget.used, round.budget.budget.hard_bytes));
         if round.budget.mark != before {
             warn_of(&round.budget);
-            sights.line.post(Note::Space(round.budget.mark));
+            (sights.disk_mark_changed)(round.budget.mark);
         }
         round.turned = sights.pulse.last();
-        round.repositories = sights.git.directory.repositories();
+        round.repositories = (sights.repositories)();
         if self.beats.is_multiple_of(SLOW) {
             // What cannot be read now is as it was.
-            round.served = sights.store.served().unwrap_or(round.served);
-            round.held = sights.store.held().unwrap_or(round.held);
+            round.served = sights.store.served_count().unwrap_or(round.served);
+            round.held = sights.store.held_count().unwrap_or(round.held);
             round.git = is_found("git", std::env::var_os("PATH").as_deref());
             sights.meter.process().look(Path::new("/"), at.0 / 1_000, wall.0);
             round.resident = sights.meter.process().resident();
         }
         self.beats += 1;
-        sights.meter.house().look(round);
+        export(round, &sights.meter);
         sights.meter.git().look(round.repositories);
         self.rounds.send_replace(Arc::new(round.clone()));
     }
@@ -176,7 +180,7 @@ impl Watchman {
             Some(asked) => asked,
             None => {
                 let (reply, answer) = crossbeam_channel::bounded(1);
-                self.sights.line.post(Note::Pulse(reply));
+                (self.sights.ask_writer)(reply);
                 (answer, self.sights.clock.mono())
             }
         };
@@ -194,65 +198,48 @@ impl Watchman {
     }
 }
 
-fn queues(round: &mut Round, sights: &Sights, lengths: Option<[usize; 3]>) {
-    let git = &sights.git;
+/// Takes over the depths of queues, and adds those that the writer reports itself.
+fn queues(round: &mut HealthSnapshot, depths: QueueDepths) {
     let before = |name: &str| round.queues.iter().find(|(queue, _)| *queue == name).map_or(0, |(_, depth)| *depth);
-    // If the line is being moved at this moment it is looked at again in a second.
-    let [clients, relays, notes] = lengths.unwrap_or_else(|| ["line_clients", "line_relays", "line_notes"].map(before));
+    let mut queues: Vec<_> =
+        depths.into_iter().map(|(name, depth)| (name, depth.unwrap_or_else(|| before(name)))).collect();
     let (lanes, orders) = round.vitals.as_ref().map_or((0, 0), |vitals| (vitals.lanes, vitals.orders));
-    let waiting = |turns: &Turns| turns.load().waiting;
-    round.queues = vec![
-        ("line_clients", clients),
-        ("line_relays", relays),
-        ("line_notes", notes),
-        ("lanes", lanes),
-        ("orders", orders),
-        ("readers", sights.readers.len()),
-        ("live", sights.live.len()),
-        ("librarian", sights.library.len()),
-        ("push_receive", waiting(&git.receiving)),
-        ("push_check", waiting(&git.checking)),
-        ("push_check_unsigned", waiting(&git.checking_unsigned)),
-        ("fetch", waiting(&git.serving)),
-        ("fetch_large", waiting(&git.serving_large)),
-        ("pages", waiting(&git.viewing)),
-    ];
+    queues.extend([("lanes", lanes), ("orders", orders)]);
+    round.queues = queues;
 }
 
-fn budgets(sights: &Sights) -> Vec<(&'static str, u64, u64)> {
-    let git = &sights.git;
-    let (connections, most) = sights.places.load();
-    let (pack_bytes, pack_most) = git.packs.load();
-    let turns = |name, turns: &Turns| {
-        let load = turns.load();
-        (name, load.busy as u64, load.places as u64)
-    };
-    let bytes = |name, used: usize, most: usize| (name, used as u64, most as u64);
-    let unused = git.fetch_bytes.available_permits();
-    vec![
-        bytes("connections", connections, most),
-        bytes("filter_bytes", sights.live.filter_bytes(), limits::MAX_FILTER_BYTES_TOTAL),
-        bytes("negentropy_bytes", sights.library.bytes(), limits::MAX_NEGENTROPY_BYTES),
-        ("pack_cache_bytes", pack_bytes, pack_most),
-        bytes("ref_bytes", git.directory.bytes(), crate::git::ref_cache::MAX_BYTES),
-        bytes("fetch_request_bytes", (FETCH_UNITS - unused) * FETCH_UNIT_BYTES, FETCH_UNITS * FETCH_UNIT_BYTES),
-        turns("push_receive", &git.receiving),
-        turns("push_check", &git.checking),
-        turns("push_check_unsigned", &git.checking_unsigned),
-        turns("fetch", &git.serving),
-        turns("fetch_large", &git.serving_large),
-    ]
+/// Sets the metrics that a round has measured.
+fn export(round: &HealthSnapshot, meter: &Metrics) {
+    let server = meter.house();
+    round.queues.iter().for_each(|(queue, depth)| server.queue(queue, *depth));
+    round.budgets.iter().for_each(|(budget, used, limit)| server.budget(budget, *used, *limit));
+    round.volumes.iter().for_each(|(volume, free, mark)| server.volume(volume, *free, *mark));
+    if let Some(disk) = &round.disk {
+        server.disk(&disk.kinds, disk.at);
+    }
+    server.events(round.served, round.held);
+    if let Some(vitals) = &round.vitals {
+        server.purgatory(&PurgatoryCounts {
+            kinds: vitals.kinds(),
+            bytes: vitals.bytes,
+            dormant: vitals.dormant,
+            oldest: vitals.oldest,
+            uploads: vitals.uploads,
+        });
+    }
 }
 
 /// Tells whoever reads the log what the disk has come to.
 fn warn_of(standing: &Standing) {
     let Standing { used, budget, mark } = standing;
     match mark {
-        Mark::Free => info!(used, soft = budget.soft, "the disk budget has room again"),
-        Mark::Soft => {
-            warn!(used, hard = budget.hard, "the disk budget is nearly used up: no new repositories are taken")
+        DiskLevel::Free => info!(used, soft = budget.soft_bytes, "the disk budget has room again"),
+        DiskLevel::Soft => {
+            warn!(used, hard = budget.hard_bytes, "the disk budget is nearly used up: no new repositories are taken")
         }
-        Mark::Hard => warn!(used, hard = budget.hard, "the disk budget is used up: nothing that grows is taken"),
+        DiskLevel::Hard => {
+            warn!(used, hard = budget.hard_bytes, "the disk budget is used up: nothing that grows is taken")
+        }
     }
 }
 
@@ -281,7 +268,7 @@ struct Beats {
 
 impl Pulse {
     /// Starts the task, in the runtime of the caller.
-    pub(crate) fn start(clock: Clock, meter: Meter) -> Self {
+    pub(crate) fn start(clock: Clock, meter: Metrics) -> Self {
         let pulse = Self::default();
         pulse.0.at_millis.store(clock.mono().0, Ordering::Relaxed);
         let beats = pulse.0.clone();
@@ -298,9 +285,9 @@ impl Pulse {
         pulse
     }
 
-    fn last(&self) -> (Moment, Duration) {
+    fn last(&self) -> (MonoTime, Duration) {
         let late = Duration::from_micros(self.0.late_micros.load(Ordering::Relaxed));
-        (Moment(self.0.at_millis.load(Ordering::Relaxed)), late)
+        (MonoTime(self.0.at_millis.load(Ordering::Relaxed)), late)
     }
 }
 

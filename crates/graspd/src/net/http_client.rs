@@ -10,13 +10,13 @@ use hyper_util::rt::TokioIo;
 use thiserror::Error;
 
 use super::USER_AGENT;
-use super::dialer::{DialProblem, Dialler, Route};
+use super::dialer::{DialError, Dialer, Route};
 
 /// Why there is no document.
 #[derive(Debug, Error)]
-pub(crate) enum GetProblem {
+pub(crate) enum HttpGetError {
     #[error(transparent)]
-    Dial(#[from] DialProblem),
+    Dial(#[from] DialError),
     #[error("not an HTTP server: {0}")]
     Http(#[from] hyper::Error),
     #[error("the request cannot be written: {0}")]
@@ -30,8 +30,8 @@ pub(crate) enum GetProblem {
 
 /// Gets a document of at most so many bytes. No redirect is followed and nothing is kept. Whoever calls sets the
 /// deadline.
-pub(crate) async fn get(dialler: &Dialler, route: &Route, accept: &str, most: usize) -> Result<Bytes, GetProblem> {
-    let stream = dialler.connect(route).await?;
+pub(crate) async fn get(dialer: &Dialer, route: &Route, accept: &str, max_bytes: usize) -> Result<Bytes, HttpGetError> {
+    let stream = dialer.connect(route).await?;
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(limits::MAX_HEADER_BYTES)
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
@@ -45,8 +45,8 @@ pub(crate) async fn get(dialler: &Dialler, route: &Route, accept: &str, most: us
     let exchange = async {
         let answer = sender.send_request(request).await?;
         match answer.status() {
-            StatusCode::OK => read(answer.into_body(), most).await,
-            other => Err(GetProblem::Status(other)),
+            StatusCode::OK => read_body(answer.into_body(), max_bytes).await,
+            other => Err(HttpGetError::Status(other)),
         }
     };
     // The connection does the work; when it ends first, the exchange finds out.
@@ -61,16 +61,16 @@ pub(crate) async fn get(dialler: &Dialler, route: &Route, accept: &str, most: us
     }
 }
 
-async fn read(mut body: Incoming, most: usize) -> Result<Bytes, GetProblem> {
-    if body.size_hint().lower() > most as u64 {
-        return Err(GetProblem::TooLarge);
+async fn read_body(mut body: Incoming, max_bytes: usize) -> Result<Bytes, HttpGetError> {
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(HttpGetError::TooLarge);
     }
     let mut document = BytesMut::new();
     while let Some(frame) = body.frame().await {
         // Trailers are nobody's business.
         let Ok(data) = frame?.into_data() else { continue };
-        if document.len() + data.len() > most {
-            return Err(GetProblem::TooLarge);
+        if document.len() + data.len() > max_bytes {
+            return Err(HttpGetError::TooLarge);
         }
         document.extend_from_slice(&data);
     }

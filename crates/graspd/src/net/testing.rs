@@ -6,38 +6,38 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use grasp_core::net::Reach;
+use grasp_core::net::AddressPolicy;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::dialer::Dialler;
-use super::resolver::{Answer, Resolve};
+use super::dialer::Dialer;
+use super::resolver::{ResolveFuture, Resolver};
 
 /// A resolver whose answers are given one after the other; the last is repeated. Without answers it knows no name.
 #[derive(Clone, Default)]
-pub(crate) struct Book {
+pub(crate) struct FakeResolver {
     answers: Arc<Mutex<VecDeque<Vec<IpAddr>>>>,
-    asked: Arc<AtomicUsize>,
+    lookups: Arc<AtomicUsize>,
 }
 
-impl Book {
+impl FakeResolver {
     pub(crate) fn new(answers: &[&[&str]]) -> Self {
         let read = |answer: &&[&str]| answer.iter().map(|text| text.parse().expect("an address")).collect();
-        Self { answers: Arc::new(Mutex::new(answers.iter().map(read).collect())), asked: Arc::default() }
+        Self { answers: Arc::new(Mutex::new(answers.iter().map(read).collect())), lookups: Arc::default() }
     }
 
     /// How often it was asked.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn lookups(&self) -> usize {
+        self.lookups.load(Ordering::SeqCst)
     }
 }
 
-impl Resolve for Book {
-    fn resolve<'a>(&'a self, _: &'a str) -> Answer<'a> {
+impl Resolver for FakeResolver {
+    fn resolve<'a>(&'a self, _: &'a str) -> ResolveFuture<'a> {
         Box::pin(async {
-            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.lookups.fetch_add(1, Ordering::SeqCst);
             let mut answers = self.answers.lock().expect("nobody panicked");
             match answers.len() {
                 0 => Err(io::Error::other("no such name")),
@@ -48,16 +48,16 @@ impl Resolve for Book {
     }
 }
 
-/// A dialler that asks this book and believes nobody.
-pub(crate) fn dialler(reach: Reach, book: &Book) -> Arc<Dialler> {
-    Arc::new(Dialler::with(reach, Box::new(book.clone()), RootCertStore::empty()).expect("a dialler"))
+/// A dialer that asks this book and believes nobody.
+pub(crate) fn test_dialer(reach: AddressPolicy, resolver: &FakeResolver) -> Arc<Dialer> {
+    Arc::new(Dialer::with_resolver(reach, Box::new(resolver.clone()), RootCertStore::empty()).expect("a dialer"))
 }
 
-/// A dialler that believes the authority of the tests.
-pub(crate) fn trusting(book: &Book) -> Arc<Dialler> {
+/// A dialer that believes the authority of the tests.
+pub(crate) fn test_dialer_with_ca(resolver: &FakeResolver) -> Arc<Dialer> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(&include_bytes!("certificates/authority.der")[..])).expect("a certificate");
-    Arc::new(Dialler::with(Reach::Anything, Box::new(book.clone()), roots).expect("a dialler"))
+    Arc::new(Dialer::with_resolver(AddressPolicy::Any, Box::new(resolver.clone()), roots).expect("a dialer"))
 }
 
 /// The TLS of `relay.test`, which that authority has signed.

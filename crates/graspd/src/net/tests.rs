@@ -5,19 +5,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::net::{Forbidden, Purpose, Reach, Scope, Target};
+use grasp_core::net::{AddressPolicy, AddressScope, OutboundError, OutboundUrl, UrlPurpose};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::dialer::{DialProblem, Dialler, Route};
+use super::dialer::{DialError, Dialer, Route};
 use super::http_client;
-use super::http_client::GetProblem;
-use super::testing::{Book, acceptor, dialler, trusting};
+use super::http_client::HttpGetError;
+use super::testing::{FakeResolver, acceptor, test_dialer, test_dialer_with_ca};
 
-fn target(text: &str, reach: Reach) -> Target {
-    let purpose = if text.starts_with("ws") { Purpose::Relay } else { Purpose::Git };
-    Target::parse(text, purpose, reach).expect("a target")
+fn target(text: &str, reach: AddressPolicy) -> OutboundUrl {
+    let purpose = if text.starts_with("ws") { UrlPurpose::Relay } else { UrlPurpose::Git };
+    OutboundUrl::parse(text, purpose, reach).expect("a target")
 }
 
 async fn listener() -> (TcpListener, u16) {
@@ -26,33 +26,33 @@ async fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-async fn route(dialler: &Dialler, text: &str) -> Result<Route, DialProblem> {
-    dialler.route(target(text, dialler.reach())).await
+async fn route(dialer: &Dialer, text: &str) -> Result<Route, DialError> {
+    dialer.route(target(text, dialer.reach())).await
 }
 
 #[tokio::test]
-async fn o_01_the_checked_address_is_the_dialled_one() {
+async fn only_the_checked_address_is_dialed() {
     let (listener, port) = listener().await;
     // Whoever owns the name answers something else as soon as it has been looked at.
-    let book = Book::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
-    let dialler = dialler(Reach::Anything, &book);
-    let route = route(&dialler, &format!("ws://rebinding.tld:{port}")).await.expect("a route");
+    let resolver = FakeResolver::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
+    let dialer = test_dialer(AddressPolicy::Any, &resolver);
+    let route = route(&dialer, &format!("ws://rebinding.tld:{port}")).await.expect("a route");
     for _ in 0..3 {
-        let (stream, accepted) = tokio::join!(dialler.connect(&route), listener.accept());
+        let (stream, accepted) = tokio::join!(dialer.connect(&route), listener.accept());
         stream.expect("connected");
         accepted.expect("to the first address");
     }
-    assert_eq!(book.asked(), 1, "nobody looks twice");
+    assert_eq!(resolver.lookups(), 1, "nobody looks twice");
 
-    let book = Book::new(&[&["8.8.8.8"], &["127.0.0.1"]]);
-    let dialler = self::dialler(Reach::Global, &book);
-    let route = self::route(&dialler, &format!("ws://rebinding.tld:{port}")).await.expect("a route");
+    let resolver = FakeResolver::new(&[&["8.8.8.8"], &["127.0.0.1"]]);
+    let dialer = test_dialer(AddressPolicy::PublicOnly, &resolver);
+    let route = self::route(&dialer, &format!("ws://rebinding.tld:{port}")).await.expect("a route");
     assert_eq!(route.addresses(), [format!("8.8.8.8:{port}").parse().expect("an address")]);
-    assert_eq!(book.asked(), 1);
+    assert_eq!(resolver.lookups(), 1);
 }
 
 #[tokio::test]
-async fn o_01_one_forbidden_address_forbids_the_name() {
+async fn one_forbidden_address_forbids_the_name() {
     let (listener, port) = listener().await;
     for answer in [
         &["127.0.0.1"][..],
@@ -61,51 +61,57 @@ async fn o_01_one_forbidden_address_forbids_the_name() {
         &["64:ff9b::127.0.0.1", "8.8.8.8"],
         &["8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "4.4.4.4", "5.5.5.5", "6.6.6.6", "7.7.7.7", "::1"],
     ] {
-        let dialler = dialler(Reach::Global, &Book::new(&[answer]));
-        let problem = route(&dialler, &format!("ws://relay.tld:{port}")).await.expect_err("forbidden");
-        assert!(matches!(problem, DialProblem::Forbidden(Forbidden::Address(..))), "{answer:?}: {problem}");
+        let dialer = test_dialer(AddressPolicy::PublicOnly, &FakeResolver::new(&[answer]));
+        let problem = route(&dialer, &format!("ws://relay.tld:{port}")).await.expect_err("forbidden");
+        assert!(matches!(problem, DialError::Forbidden(OutboundError::Address(..))), "{answer:?}: {problem}");
     }
     assert!(listener.accept().now_or_never().is_none(), "not a packet");
 
-    let literal = Target::parse(&format!("ws://127.0.0.1:{port}"), Purpose::Relay, Reach::Anything).expect("a target");
-    let problem = dialler(Reach::Global, &Book::default()).route(literal).await.expect_err("looked at again");
+    let literal =
+        OutboundUrl::parse(&format!("ws://127.0.0.1:{port}"), UrlPurpose::Relay, AddressPolicy::Any).expect("a target");
+    let problem = test_dialer(AddressPolicy::PublicOnly, &FakeResolver::default())
+        .route(literal)
+        .await
+        .expect_err("looked at again");
     let address = "127.0.0.1".parse().expect("an address");
-    assert!(matches!(problem, DialProblem::Forbidden(why) if why == Forbidden::Address(address, Scope::Loopback)));
+    assert!(
+        matches!(problem, DialError::Forbidden(why) if why == OutboundError::Address(address, AddressScope::Loopback))
+    );
 }
 
 #[tokio::test]
-async fn the_next_address_is_tried_when_one_fails() {
+async fn next_address_is_tried_when_one_fails() {
     let (listener, port) = listener().await;
     // Nobody listens at the first two; the third is tried although they are of another family.
-    let book = Book::new(&[&["127.0.0.3", "::1", "127.0.0.2", "127.0.0.1"]]);
-    let dialler = dialler(Reach::Anything, &book);
-    let route = route(&dialler, &format!("ws://relay.tld:{port}")).await.expect("a route");
+    let resolver = FakeResolver::new(&[&["127.0.0.3", "::1", "127.0.0.2", "127.0.0.1"]]);
+    let dialer = test_dialer(AddressPolicy::Any, &resolver);
+    let route = route(&dialer, &format!("ws://relay.tld:{port}")).await.expect("a route");
     let order: Vec<String> = route.addresses().iter().map(|address| address.ip().to_string()).collect();
     assert_eq!(order, ["127.0.0.3", "::1", "127.0.0.2", "127.0.0.1"]);
-    let (stream, accepted) = tokio::join!(dialler.connect(&route), listener.accept());
+    let (stream, accepted) = tokio::join!(dialer.connect(&route), listener.accept());
     stream.expect("connected");
     accepted.expect("accepted");
 
-    let book = Book::new(&[&["127.0.0.1", "127.0.0.1", "127.0.0.2", "::1"]]);
-    let dialler = self::dialler(Reach::Anything, &book);
-    let route = self::route(&dialler, "ws://relay.tld").await.expect("a route");
+    let resolver = FakeResolver::new(&[&["127.0.0.1", "127.0.0.1", "127.0.0.2", "::1"]]);
+    let dialer = test_dialer(AddressPolicy::Any, &resolver);
+    let route = self::route(&dialer, "ws://relay.tld").await.expect("a route");
     let order: Vec<String> = route.addresses().iter().map(|address| address.ip().to_string()).collect();
     assert_eq!(order, ["127.0.0.1", "::1", "127.0.0.2"], "families in turns, each address once");
 }
 
 #[tokio::test]
-async fn names_that_lead_nowhere() {
-    let dialler = dialler(Reach::Anything, &Book::default());
-    assert!(matches!(route(&dialler, "ws://relay.tld").await, Err(DialProblem::NoSuchName(_))));
-    let dialler = self::dialler(Reach::Anything, &Book::new(&[&[]]));
-    assert!(matches!(route(&dialler, "ws://relay.tld").await, Err(DialProblem::NoSuchName(_))));
-    let real = Dialler::new(Reach::Anything).expect("a dialler");
+async fn unresolvable_names_are_errors() {
+    let dialer = test_dialer(AddressPolicy::Any, &FakeResolver::default());
+    assert!(matches!(route(&dialer, "ws://relay.tld").await, Err(DialError::NoSuchName(_))));
+    let dialer = test_dialer(AddressPolicy::Any, &FakeResolver::new(&[&[]]));
+    assert!(matches!(route(&dialer, "ws://relay.tld").await, Err(DialError::NoSuchName(_))));
+    let real = Dialer::new(AddressPolicy::Any).expect("a dialer");
     let route = route(&real, "ws://localhost:8080").await.expect("the system knows this one");
     assert!(route.addresses().iter().all(|address| address.ip().is_loopback()));
 }
 
 #[tokio::test]
-async fn certificates_are_believed_for_their_name_and_authority_only() {
+async fn certificate_is_accepted_only_for_its_name_and_authority() {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
         let acceptor = acceptor();
@@ -113,29 +119,29 @@ async fn certificates_are_believed_for_their_name_and_authority_only() {
             let _ = acceptor.accept(stream).await;
         }
     });
-    let book = Book::new(&[&["127.0.0.1"]]);
-    let ours = trusting(&book);
+    let resolver = FakeResolver::new(&[&["127.0.0.1"]]);
+    let ours = test_dialer_with_ca(&resolver);
     let route = route(&ours, &format!("wss://relay.test:{port}")).await.expect("a route");
     ours.connect(&route).await.expect("its own name");
     let other = self::route(&ours, &format!("wss://other.test:{port}")).await.expect("a route");
-    assert!(matches!(ours.connect(&other).await, Err(DialProblem::Tls(_))), "another name");
+    assert!(matches!(ours.connect(&other).await, Err(DialError::Tls(_))), "another name");
     let literal = self::route(&ours, &format!("wss://127.0.0.1:{port}")).await.expect("a route");
-    assert!(matches!(ours.connect(&literal).await, Err(DialProblem::Tls(_))), "an address");
-    let world = Dialler::new(Reach::Anything).expect("a dialler");
-    assert!(matches!(world.connect(&route).await, Err(DialProblem::Tls(_))), "an authority that nobody knows");
+    assert!(matches!(ours.connect(&literal).await, Err(DialError::Tls(_))), "an address");
+    let world = Dialer::new(AddressPolicy::Any).expect("a dialer");
+    assert!(matches!(world.connect(&route).await, Err(DialError::Tls(_))), "an authority that nobody knows");
 }
 
 #[tokio::test]
-async fn a_plain_server_is_no_tls_server() {
+async fn plain_server_fails_the_tls_handshake() {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
     });
-    let ours = trusting(&Book::new(&[&["127.0.0.1"]]));
+    let ours = test_dialer_with_ca(&FakeResolver::new(&[&["127.0.0.1"]]));
     let route = route(&ours, &format!("wss://relay.test:{port}")).await.expect("a route");
-    assert!(matches!(ours.connect(&route).await, Err(DialProblem::Tls(_))));
+    assert!(matches!(ours.connect(&route).await, Err(DialError::Tls(_))));
 }
 
 /// A server that answers every request with these bytes, and again and again with `then`.
@@ -158,19 +164,19 @@ async fn server(answer: Vec<u8>, then: &'static [u8]) -> String {
     format!("ws://127.0.0.1:{port}/x?y")
 }
 
-async fn get(url: &str) -> Result<Bytes, GetProblem> {
-    let dialler = dialler(Reach::Anything, &Book::default());
-    let route = route(&dialler, url).await.expect("a route");
+async fn get(url: &str) -> Result<Bytes, HttpGetError> {
+    let dialer = test_dialer(AddressPolicy::Any, &FakeResolver::default());
+    let route = route(&dialer, url).await.expect("a route");
     timeout(
         Duration::from_secs(20),
-        http_client::get(&dialler, &route, "application/nostr+json", limits::MAX_TERMS_BYTES),
+        http_client::get(&dialer, &route, "application/nostr+json", limits::MAX_NIP11_BYTES),
     )
     .await
     .expect("an end")
 }
 
 #[tokio::test]
-async fn documents_come_whole_or_not_at_all() {
+async fn incomplete_documents_are_errors() {
     let url = server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".to_vec(), b"").await;
     assert_eq!(get(&url).await.expect("a document"), "{}");
     let url = server(b"HTTP/1.1 200 OK\r\n\r\n{\"a\":1}".to_vec(), b"").await;
@@ -180,32 +186,32 @@ async fn documents_come_whole_or_not_at_all() {
     assert_eq!(get(&url.await).await.expect("in chunks"), "{}");
 
     let url = server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}".to_vec(), b"").await;
-    assert!(matches!(get(&url).await, Err(GetProblem::Http(_))), "half of it");
+    assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))), "half of it");
     let url = server(b"nonsense\r\n\r\n".to_vec(), b"").await;
-    assert!(matches!(get(&url).await, Err(GetProblem::Http(_))));
+    assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))));
     let url = server(Vec::new(), b"").await;
-    assert!(matches!(get(&url).await, Err(GetProblem::Http(_))), "nothing");
+    assert!(matches!(get(&url).await, Err(HttpGetError::Http(_))), "nothing");
 }
 
 #[tokio::test]
-async fn documents_have_an_end() {
+async fn document_size_is_limited() {
     let said = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 10_u64 << 30);
-    assert!(matches!(get(&server(said.into_bytes(), b"").await).await, Err(GetProblem::TooLarge)));
+    assert!(matches!(get(&server(said.into_bytes(), b"").await).await, Err(HttpGetError::TooLarge)));
     let endless = server(b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), &[b' '; 4_096]).await;
-    assert!(matches!(get(&endless).await, Err(GetProblem::TooLarge)));
+    assert!(matches!(get(&endless).await, Err(HttpGetError::TooLarge)));
     let chunks = server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), b"4\r\n    \r\n").await;
-    assert!(matches!(get(&chunks).await, Err(GetProblem::TooLarge)));
+    assert!(matches!(get(&chunks).await, Err(HttpGetError::TooLarge)));
     let headers = server(b"HTTP/1.1 200 OK\r\n".to_vec(), b"X-Y: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n").await;
-    assert!(matches!(get(&headers).await, Err(GetProblem::Http(_))));
+    assert!(matches!(get(&headers).await, Err(HttpGetError::Http(_))));
 }
 
 #[tokio::test]
-async fn nobody_sends_us_on() {
+async fn redirects_are_not_followed() {
     let (elsewhere, port) = listener().await;
     for status in ["301 Moved", "302 Found", "303 See", "307 Temporary", "308 Permanent"] {
         let answer = format!("HTTP/1.1 {status}\r\nLocation: http://127.0.0.1:{port}/\r\nContent-Length: 0\r\n\r\n");
         let url = server(answer.into_bytes(), b"").await;
-        assert!(matches!(get(&url).await, Err(GetProblem::Status(_))), "{status}");
+        assert!(matches!(get(&url).await, Err(HttpGetError::Status(_))), "{status}");
     }
     assert!(elsewhere.accept().now_or_never().is_none());
 }

@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
-use grasp_core::nostr::{Filter, Signed};
-use grasp_store::{Matcher, Record, Scan, Store};
+use grasp_core::nostr::{Filter, SignedEvent};
+use grasp_store::{PreparedFilter, EventRecord, Scan, Store};
 use tracing::error;
 
-use super::outbox::{Head, Letter, Postbox, SubKey};
-use super::query_pool::{Job, ReadersDoor, ScanJob};
+use super::outbox::{Head, SessionMessage, SessionSender, SubscriptionKey};
+use super::query_pool::{Job, QueryPool, ScanJob};
 use crate::clock::Clock;
-use crate::reload::Settings;
+use crate::config::SettingsReceiver;
+use crate::writer::CommitListener;
 
 /// Events that go to listeners only and were not stored; beyond this many waiting they are dropped.
 const MAX_PASSING: usize = 1_024;
@@ -28,24 +29,24 @@ const READ_AT_ONCE: usize = 1_000;
 
 pub(crate) enum Request {
     Subscribe(Box<Subscription>),
-    Unsubscribe(SubKey),
+    Unsubscribe(SubscriptionKey),
     /// There are new events in the store.
     Bell,
     /// An event that is not stored.
-    Pass(Arc<Signed>),
+    Pass(Arc<SignedEvent>),
 }
 
 /// A subscription as a session orders it.
 pub(crate) struct Subscription {
-    pub(crate) key: SubKey,
+    pub(crate) key: SubscriptionKey,
     pub(crate) head: Head,
     pub(crate) filters: Vec<Filter>,
-    pub(crate) to: Postbox,
+    pub(crate) to: SessionSender,
 }
 
 /// Where requests are handed in.
 #[derive(Clone)]
-pub(crate) struct LiveDoor {
+pub(crate) struct BroadcastHandle {
     sender: Sender<Request>,
     /// Events that pass through have their own, bounded way.
     passing: Sender<Request>,
@@ -55,22 +56,34 @@ pub(crate) struct LiveDoor {
     filter_bytes: Arc<AtomicUsize>,
 }
 
+impl CommitListener for BroadcastHandle {
+    fn committed(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.send(Request::Bell);
+        }
+    }
+
+    fn pass(&self, event: Arc<SignedEvent>) {
+        let _ = self.passing.try_send(Request::Pass(event));
+    }
+}
+
 /// What stands behind the door.
-pub(crate) struct LiveInbox {
+pub(crate) struct BroadcastInbox {
     requests: Receiver<Request>,
     passing: Receiver<Request>,
     rung: Arc<AtomicBool>,
     filter_bytes: Arc<AtomicUsize>,
 }
 
-impl LiveDoor {
-    pub(crate) fn new() -> (Self, LiveInbox) {
+impl BroadcastHandle {
+    pub(crate) fn new() -> (Self, BroadcastInbox) {
         let (sender, requests) = crossbeam_channel::unbounded();
         let (passing, passing_inbox) = crossbeam_channel::bounded(MAX_PASSING);
         let rung = Arc::new(AtomicBool::new(false));
         let filter_bytes = Arc::new(AtomicUsize::new(0));
         let door = Self { sender, passing, rung: rung.clone(), filter_bytes: filter_bytes.clone() };
-        (door, LiveInbox { requests, passing: passing_inbox, rung, filter_bytes })
+        (door, BroadcastInbox { requests, passing: passing_inbox, rung, filter_bytes })
     }
 
     /// How many requests wait.
@@ -89,20 +102,8 @@ impl LiveDoor {
         self.send(Request::Subscribe(Box::new(subscription)));
     }
 
-    pub(crate) fn unsubscribe(&self, key: SubKey) {
+    pub(crate) fn unsubscribe(&self, key: SubscriptionKey) {
         self.send(Request::Unsubscribe(key));
-    }
-
-    /// Says that there is something new in the store.
-    pub(crate) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            self.send(Request::Bell);
-        }
-    }
-
-    /// Shows an event that is not stored.
-    pub(crate) fn pass(&self, event: Arc<Signed>) {
-        let _ = self.passing.try_send(Request::Pass(event));
     }
 
     fn send(&self, request: Request) {
@@ -121,8 +122,8 @@ enum Field {
 }
 
 struct Listener {
-    matchers: Vec<Matcher>,
-    to: Postbox,
+    matchers: Vec<PreparedFilter>,
+    to: SessionSender,
     /// It hears what is later than this.
     after_seq: u64,
     bytes: usize,
@@ -131,25 +132,25 @@ struct Listener {
 /// The live room's thread.
 pub(crate) struct Live {
     store: Store,
-    readers: ReadersDoor,
+    readers: QueryPool,
     clock: Clock,
     /// Where it stands how many stored events one filter may bring.
-    settings: Settings,
+    settings: SettingsReceiver,
     seen: u64,
-    listeners: HashMap<SubKey, Listener>,
-    index: HashMap<Field, HashSet<SubKey>>,
+    listeners: HashMap<SubscriptionKey, Listener>,
+    index: HashMap<Field, HashSet<SubscriptionKey>>,
     /// Filter memory of all subscriptions.
     bytes: usize,
 }
 
 impl Live {
-    pub(crate) fn new(store: Store, readers: ReadersDoor, clock: Clock, settings: Settings) -> Self {
+    pub(crate) fn new(store: Store, readers: QueryPool, clock: Clock, settings: SettingsReceiver) -> Self {
         let seen = store.last_seq();
         Self { store, readers, clock, settings, seen, listeners: HashMap::new(), index: HashMap::new(), bytes: 0 }
     }
 
     /// The thread's life: until `stop` is dropped.
-    pub(crate) fn run(mut self, inbox: &LiveInbox, stop: &Receiver<()>) {
+    pub(crate) fn run(mut self, inbox: &BroadcastInbox, stop: &Receiver<()>) {
         loop {
             crossbeam_channel::select! {
                 recv(inbox.requests) -> request => match request {
@@ -176,8 +177,8 @@ impl Live {
                 self.catch_up();
             }
             Request::Pass(event) => {
-                let bytes = Record::write(&event);
-                if let Ok(record) = Record::read(&bytes) {
+                let bytes = EventRecord::write(&event);
+                if let Ok(record) = EventRecord::read(&bytes) {
                     self.publish(u64::MAX, &record);
                 }
             }
@@ -186,14 +187,14 @@ impl Live {
 
     fn subscribe(&mut self, subscription: Subscription) {
         let Subscription { key, head, filters, to } = subscription;
-        let bytes: usize = filters.iter().map(Filter::bytes).sum();
-        if self.bytes + bytes > limits::MAX_FILTER_BYTES_TOTAL {
-            to.send(Letter::NoRoom { sub: key });
+        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
+        if self.bytes + bytes > limits::MAX_TOTAL_FILTER_BYTES {
+            to.send(SessionMessage::NoRoom { sub: key });
             return;
         }
         let filter_limit = self.settings.borrow().filter_limit;
         let scan = Scan::new(filters.clone(), filter_limit, self.seen);
-        let matchers: Vec<Matcher> = filters.into_iter().map(Matcher::new).collect();
+        let matchers: Vec<PreparedFilter> = filters.into_iter().map(PreparedFilter::new).collect();
         for field in matchers.iter().flat_map(fields) {
             self.index.entry(field).or_default().insert(key);
         }
@@ -202,7 +203,7 @@ impl Live {
         self.readers.submit(Job::Scan(Box::new(ScanJob { scan, sub: key, head, to, frames: Vec::new() })));
     }
 
-    fn unsubscribe(&mut self, key: SubKey) {
+    fn unsubscribe(&mut self, key: SubscriptionKey) {
         let Some(listener) = self.listeners.remove(&key) else { return };
         self.bytes -= listener.bytes;
         for field in listener.matchers.iter().flat_map(fields) {
@@ -220,7 +221,7 @@ impl Live {
         let store = self.store.clone();
         loop {
             let before = self.seen;
-            let read = store.since(before, READ_AT_ONCE, |seq, record| {
+            let read = store.events_since(before, READ_AT_ONCE, |seq, record| {
                 self.publish(seq, &record);
                 // Noted at once: what was shown is not shown again, whatever comes of the rest.
                 self.seen = seq;
@@ -235,7 +236,7 @@ impl Live {
         }
     }
 
-    fn publish(&self, seq: u64, record: &Record<'_>) {
+    fn publish(&self, seq: u64, record: &EventRecord<'_>) {
         if record.expires_at().is_some_and(|expires_at| expires_at <= self.clock.wall()) {
             return;
         }
@@ -249,7 +250,7 @@ impl Live {
     }
 
     /// The subscriptions that stand under one of the event's fields.
-    fn candidates(&self, record: &Record<'_>) -> Vec<SubKey> {
+    fn candidates(&self, record: &EventRecord<'_>) -> Vec<SubscriptionKey> {
         if self.index.is_empty() {
             return Vec::new();
         }
@@ -266,7 +267,7 @@ impl Live {
 }
 
 /// Where a filter stands: under each value of its most selective condition.
-fn fields(matcher: &Matcher) -> Vec<Field> {
+fn fields(matcher: &PreparedFilter) -> Vec<Field> {
     let filter = matcher.filter();
     if let Some(ids) = &filter.ids {
         ids.iter().map(|id| Field::Id(id.0)).collect()

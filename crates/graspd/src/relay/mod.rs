@@ -8,3 +8,4 @@ pub(crate) mod outbox;
 pub(crate) mod query_pool;
 pub(crate) mod session;
 pub(crate) mod subscriptions;
+pub(crate) mod upgrade;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::{Filter, message};
-use grasp_core::time::Moment;
+use grasp_core::time::MonoTime;
 
-use super::session::{Out, Rooms};
-use crate::relay::negentropy_cache::SetProblem;
-use crate::relay::outbox::{Held, Postbox, SubKey};
+use super::session::{Out, SessionContext};
+use crate::relay::negentropy_cache::ItemSetError;
+use crate::relay::outbox::{Held, SessionSender, SubscriptionKey};
 use crate::relay::query_pool::{Job, ReconcileJob};
 
 /// The reconciliations that are open.
@@ -22,10 +22,10 @@ pub(crate) struct Reconciliations {
 }
 
 struct Reconciliation {
-    key: SubKey,
+    key: SubscriptionKey,
     stage: Stage,
-    opened: Moment,
-    heard: Moment,
+    opened: MonoTime,
+    heard: MonoTime,
 }
 
 enum Stage {
@@ -41,8 +41,8 @@ impl Reconciliations {
     /// NEG-OPEN: replaces a reconciliation of the same name.
     pub(crate) fn open(
         &mut self,
-        rooms: &Rooms,
-        to: &Postbox,
+        rooms: &SessionContext,
+        to: &SessionSender,
         out: &mut Out,
         name: String,
         filter: Filter,
@@ -62,7 +62,14 @@ impl Reconciliations {
     }
 
     /// NEG-MSG.
-    pub(crate) fn message(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, name: &str, message: Vec<u8>) {
+    pub(crate) fn message(
+        &mut self,
+        rooms: &SessionContext,
+        to: &SessionSender,
+        out: &mut Out,
+        name: &str,
+        message: Vec<u8>,
+    ) {
         let Some(reconciliation) = self.open.get_mut(name) else {
             return out.text(&message::neg_err(name, "closed: unknown subscription"));
         };
@@ -85,11 +92,11 @@ impl Reconciliations {
     /// The items are there, or not to be had.
     pub(crate) fn set(
         &mut self,
-        rooms: &Rooms,
-        to: &Postbox,
+        rooms: &SessionContext,
+        to: &SessionSender,
         out: &mut Out,
-        key: SubKey,
-        set: Result<Arc<Held>, SetProblem>,
+        key: SubscriptionKey,
+        set: Result<Arc<Held>, ItemSetError>,
     ) {
         self.busy -= 1;
         let Some(name) = self.name_of(key) else { return };
@@ -103,18 +110,18 @@ impl Reconciliations {
                 }
                 return;
             }
-            Err(SetProblem::TooBig) => message::neg_too_big(&name, limits::MAX_NEGENTROPY_ITEMS),
-            Err(SetProblem::NoMemory) => {
+            Err(ItemSetError::TooBig) => message::neg_too_big(&name, limits::MAX_NEGENTROPY_ITEMS),
+            Err(ItemSetError::NoMemory) => {
                 message::neg_err(&name, "blocked: too many reconciliations at once, try again later")
             }
-            Err(SetProblem::Failed) => message::neg_err(&name, "error: the query failed"),
+            Err(ItemSetError::Failed) => message::neg_err(&name, "error: the query failed"),
         };
         self.open.remove(&name);
         out.text(&text);
     }
 
     /// A message has been answered.
-    pub(crate) fn answered(&mut self, out: &mut Out, key: SubKey, text: &str, over: bool) {
+    pub(crate) fn answered(&mut self, out: &mut Out, key: SubscriptionKey, text: &str, over: bool) {
         self.busy -= 1;
         let Some(name) = self.name_of(key) else { return };
         out.text(text);
@@ -128,10 +135,10 @@ impl Reconciliations {
     }
 
     /// Ends those whose client has fallen silent or takes for ever: their sets take memory that others want.
-    pub(crate) fn end_idle(&mut self, now: Moment, out: &mut Out) {
+    pub(crate) fn end_idle(&mut self, now: MonoTime, out: &mut Out) {
         self.open.retain(|name, reconciliation| {
-            let idle = now.since(reconciliation.heard).as_secs() >= limits::NEGENTROPY_IDLE_SECS;
-            let old = now.since(reconciliation.opened).as_secs() >= limits::NEGENTROPY_LIFE_SECS;
+            let idle = now.since(reconciliation.heard).as_secs() >= limits::NEGENTROPY_IDLE_TIMEOUT_SECS;
+            let old = now.since(reconciliation.opened).as_secs() >= limits::MAX_NEGENTROPY_SESSION_SECS;
             let over = matches!(reconciliation.stage, Stage::Listening(_)) && (idle || old);
             if over {
                 out.text(&message::neg_err(name, "closed: open or idle for too long"));
@@ -140,12 +147,19 @@ impl Reconciliations {
         });
     }
 
-    fn name_of(&self, key: SubKey) -> Option<String> {
+    fn name_of(&self, key: SubscriptionKey) -> Option<String> {
         self.open.iter().find(|(_, reconciliation)| reconciliation.key == key).map(|(name, _)| name.clone())
     }
 }
 
-fn submit(rooms: &Rooms, to: &Postbox, sub: SubKey, name: &str, set: Arc<Held>, message: Vec<u8>) {
+fn submit(
+    rooms: &SessionContext,
+    to: &SessionSender,
+    sub: SubscriptionKey,
+    name: &str,
+    set: Arc<Held>,
+    message: Vec<u8>,
+) {
     let job = ReconcileJob { set, message, sub, name: name.to_owned(), to: to.clone() };
     rooms.readers.submit(Job::Reconcile(Box::new(job)));
 }

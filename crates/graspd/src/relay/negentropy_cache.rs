@@ -9,13 +9,13 @@ use grasp_core::nostr::Filter;
 use grasp_core::time::Timestamp;
 use grasp_store::{Scan, Store};
 
-use super::outbox::{Held, Letter, Postbox, SubKey};
-use super::query_pool::{Job, ReadersDoor, SetJob};
+use super::outbox::{Held, SessionMessage, SessionSender, SubscriptionKey};
+use super::query_pool::{ItemSetJob, Job, QueryPool};
 use crate::clock::Clock;
 
 /// Why there is no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SetProblem {
+pub(crate) enum ItemSetError {
     /// More items than one reconciliation may have.
     TooBig,
     /// The memory for sets is used up by others.
@@ -26,26 +26,26 @@ pub(crate) enum SetProblem {
 
 pub(crate) enum Request {
     /// A session wants the items that match a filter.
-    Open { filter: Filter, sub: SubKey, to: Postbox },
+    Open { filter: Filter, sub: SubscriptionKey, to: SessionSender },
     /// A reader has finished a set.
-    Built { question: Question, set: Result<Arc<Held>, SetProblem> },
+    Built { question: Question, set: Result<Arc<Held>, ItemSetError> },
 }
 
 /// Where requests are handed in.
 #[derive(Clone)]
-pub(crate) struct LibraryDoor {
+pub(crate) struct NegentropyCache {
     sender: Sender<Request>,
     /// Bytes of all sets.
     budget: Arc<AtomicUsize>,
 }
 
-impl LibraryDoor {
+impl NegentropyCache {
     pub(crate) fn new() -> (Self, Receiver<Request>) {
         let (sender, receiver) = crossbeam_channel::unbounded();
         (Self { sender, budget: Arc::default() }, receiver)
     }
 
-    pub(crate) fn open(&self, filter: Filter, sub: SubKey, to: Postbox) {
+    pub(crate) fn open(&self, filter: Filter, sub: SubscriptionKey, to: SessionSender) {
         let _ = self.sender.send(Request::Open { filter, sub, to });
     }
 
@@ -59,7 +59,7 @@ impl LibraryDoor {
         self.budget.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn built(&self, question: Question, set: Result<Arc<Held>, SetProblem>) {
+    pub(crate) fn built(&self, question: Question, set: Result<Arc<Held>, ItemSetError>) {
         let _ = self.sender.send(Request::Built { question, set });
     }
 }
@@ -71,10 +71,10 @@ pub(crate) type Question = (Filter, u64, Timestamp);
 /// Who waits for a set that is being read. The librarian adds to it while a reader looks whether anybody is left; the
 /// lock is held for that alone.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(Arc<Mutex<Vec<(SubKey, Postbox)>>>);
+pub(crate) struct Waiting(Arc<Mutex<Vec<(SubscriptionKey, SessionSender)>>>);
 
 impl Waiting {
-    fn list(&self) -> MutexGuard<'_, Vec<(SubKey, Postbox)>> {
+    fn list(&self) -> MutexGuard<'_, Vec<(SubscriptionKey, SessionSender)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,15 +92,15 @@ enum Shelf {
 }
 
 /// The librarian's thread.
-pub(crate) struct Librarian {
+pub(crate) struct NegentropyCacheWorker {
     pub(crate) store: Store,
-    pub(crate) readers: ReadersDoor,
+    pub(crate) readers: QueryPool,
     pub(crate) requests: Receiver<Request>,
-    pub(crate) door: LibraryDoor,
+    pub(crate) door: NegentropyCache,
     pub(crate) clock: Clock,
 }
 
-impl Librarian {
+impl NegentropyCacheWorker {
     /// The thread's life: until `stop` is dropped.
     pub(crate) fn run(self, stop: &Receiver<()>) {
         let budget = self.door.budget.clone();
@@ -122,7 +122,7 @@ impl Librarian {
         shelves: &mut HashMap<Question, Shelf>,
         budget: &Arc<AtomicUsize>,
         filter: Filter,
-        reader: (SubKey, Postbox),
+        reader: (SubscriptionKey, SessionSender),
     ) {
         shelves.retain(|_, shelf| !matches!(shelf, Shelf::Ready(set) if set.strong_count() == 0));
         let seq = self.store.last_seq();
@@ -133,12 +133,12 @@ impl Librarian {
             None => None,
         };
         match ready {
-            Some(set) => reader.1.send(Letter::Set { sub: reader.0, set: Ok(set) }),
+            Some(set) => reader.1.send(SessionMessage::Set { sub: reader.0, set: Ok(set) }),
             None => {
                 let readers = Waiting::default();
                 readers.list().push(reader);
                 shelves.insert(question.clone(), Shelf::Making(readers.clone()));
-                self.readers.submit(Job::Set(Box::new(SetJob {
+                self.readers.submit(Job::Set(Box::new(ItemSetJob {
                     scan: Scan::new(vec![filter], usize::MAX, seq),
                     question,
                     items: Vec::new(),
@@ -152,10 +152,10 @@ impl Librarian {
     }
 }
 
-fn built(shelves: &mut HashMap<Question, Shelf>, question: Question, set: &Result<Arc<Held>, SetProblem>) {
+fn built(shelves: &mut HashMap<Question, Shelf>, question: Question, set: &Result<Arc<Held>, ItemSetError>) {
     if let Some(Shelf::Making(waiting)) = shelves.remove(&question) {
         for (sub, to) in waiting.list().drain(..) {
-            to.send(Letter::Set { sub, set: set.clone() });
+            to.send(SessionMessage::Set { sub, set: set.clone() });
         }
     }
     if let Ok(set) = set {

@@ -2,18 +2,18 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use grasp_core::admission::policy::Mode;
-use grasp_core::admission::policy::lists::{Archive, Lists};
+use grasp_core::admission::policy::AdmissionMode;
+use grasp_core::admission::policy::lists::{ArchiveScope, ModerationLists};
 use grasp_core::{disk_budget, limits};
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Policy};
+use crate::config::{Config, EventPolicy};
 
 /// The NIPs that are spoken here.
 const NIPS: [u16; 10] = [1, 9, 11, 34, 40, 42, 45, 62, 70, 77];
 
 /// The document, printed once for as long as the lists stay the same.
-pub(crate) struct Leaflet {
+pub(crate) struct Nip11Document {
     owner: String,
     instance: String,
     /// The lock is held for a look, and for the moment in which it is printed anew.
@@ -21,9 +21,9 @@ pub(crate) struct Leaflet {
 }
 
 /// What was printed, and of what.
-type Printed = (Arc<Config>, Arc<Lists>, String);
+type Printed = (Arc<Config>, Arc<ModerationLists>, String);
 
-impl Leaflet {
+impl Nip11Document {
     pub(crate) fn new(owner: String, instance: String) -> Self {
         Self { owner, instance, printed: Mutex::default() }
     }
@@ -34,7 +34,7 @@ impl Leaflet {
     }
 
     /// The document as it is now.
-    pub(crate) fn text(&self, config: &Arc<Config>, lists: &Arc<Lists>) -> String {
+    pub(crate) fn text(&self, config: &Arc<Config>, lists: &Arc<ModerationLists>) -> String {
         let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*printed {
             Some((by, of, text)) if Arc::ptr_eq(by, config) && Arc::ptr_eq(of, lists) => text.clone(),
@@ -48,8 +48,8 @@ impl Leaflet {
 }
 
 /// The document, as text: it changes only with the settings.
-fn document(config: &Config, lists: &Lists, owner: &str, instance: &str) -> String {
-    let mode = Mode::from(config.policy);
+fn document(config: &Config, lists: &ModerationLists, owner: &str, instance: &str) -> String {
+    let mode = AdmissionMode::from(config.policy);
     let mut document = json!({
         "name": config.relay_name,
         "description": config.relay_description,
@@ -74,17 +74,17 @@ fn document(config: &Config, lists: &Lists, owner: &str, instance: &str) -> Stri
             "max_event_bytes": config.max_event_bytes,
             "max_state_event_bytes": limits::MAX_STATE_EVENT_BYTES.max(config.max_event_bytes),
             "max_content_length": config.max_event_bytes,
-            "max_unanswered_events": limits::MAX_UNANSWERED_PER_CONNECTION,
+            "max_unanswered_events": limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION,
             "max_neg_sessions": config.max_neg_sessions,
             "max_neg_items": limits::MAX_NEGENTROPY_ITEMS,
             "max_neg_frame_bytes": limits::NEGENTROPY_FRAME_BYTES,
             "max_connections": config.max_connections,
-            "grasp_git": { "concurrent": config.git.peers.concurrent, "per_minute": config.git.peers.per_minute },
+            "grasp_git": { "concurrent": config.git.peer_limits.concurrent, "per_minute": config.git.peer_limits.per_minute },
             "created_at_upper_limit": limits::MAX_FUTURE_SECS,
             "min_pow_difficulty": 0,
             "auth_required": false,
             "payment_required": false,
-            "restricted_writes": mode == Mode::Grasp,
+            "restricted_writes": mode == AdmissionMode::Grasp,
         },
     });
     // Absent, not null, if nothing is chosen (G1-45).
@@ -105,10 +105,10 @@ fn document(config: &Config, lists: &Lists, owner: &str, instance: &str) -> Stri
 /// What may be stored; what has no bound is not named.
 fn kept(config: &Config) -> Value {
     let quotas = &config.quotas;
-    let soft = |bytes| disk_budget::Budget::new(bytes, config.disk.soft_percent).soft;
+    let soft = |bytes| disk_budget::DiskBudget::new(bytes, config.disk.soft_percent).soft_bytes;
     let bounds = [
-        ("disk_budget_bytes", config.disk.bytes),
-        ("disk_soft_bytes", config.disk.bytes.map(soft)),
+        ("disk_budget_bytes", config.disk.budget_bytes),
+        ("disk_soft_bytes", config.disk.budget_bytes.map(soft)),
         ("max_repositories_per_key", quotas.repositories_per_key),
         ("max_bytes_per_repository", quotas.bytes_per_repository),
         ("max_bytes_per_key", quotas.bytes_per_key),
@@ -118,57 +118,61 @@ fn kept(config: &Config) -> Value {
 }
 
 /// What is really offered (G1-44): the list says nothing that a client could not use.
-pub(crate) fn grasps(config: &Config, lists: &Lists) -> Vec<&'static str> {
-    if config.policy == Policy::Open {
+pub(crate) fn grasps(config: &Config, lists: &ModerationLists) -> Vec<&'static str> {
+    if config.policy == EventPolicy::Open {
         return Vec::new();
     }
     let optional = [
         (config.sync.enabled, "GRASP-02"),
-        (lists.archive.is_on(), "GRASP-05"),
-        (config.submissions && !lists.read_only, "GRASP-06"),
+        (lists.archive.is_enabled(), "GRASP-05"),
+        (config.submissions && !lists.is_read_only, "GRASP-06"),
     ];
     let offered = optional.into_iter().filter_map(|(offered, name)| offered.then_some(name));
     ["GRASP-01"].into_iter().chain(offered).collect()
 }
 
 /// Which repositories are taken, in words.
-pub(crate) fn criteria(mode: Mode, lists: &Lists) -> &'static str {
+pub(crate) fn criteria(mode: AdmissionMode, lists: &ModerationLists) -> &'static str {
     match (mode, &lists.archive) {
-        (Mode::Open, _) => "None: every valid event is taken, repositories are not hosted.",
-        (Mode::Grasp, Archive::Nothing) if lists.read_only => "None is taken at the moment: this service is read-only.",
-        (Mode::Grasp, Archive::Everything) if lists.read_only => "Any repository that is found by sync.",
-        (Mode::Grasp, _) if lists.read_only => "Repositories that the operator has chosen to archive.",
-        (Mode::Grasp, _) if lists.wanted.is_some() => {
+        (AdmissionMode::Open, _) => "None: every valid event is taken, repositories are not hosted.",
+        (AdmissionMode::Grasp, ArchiveScope::Nothing) if lists.is_read_only => {
+            "None is taken at the moment: this service is read-only."
+        }
+        (AdmissionMode::Grasp, ArchiveScope::Everything) if lists.is_read_only => {
+            "Any repository that is found by sync."
+        }
+        (AdmissionMode::Grasp, _) if lists.is_read_only => "Repositories that the operator has chosen to archive.",
+        (AdmissionMode::Grasp, _) if lists.whitelist.is_some() => {
             "Repositories that the operator has listed and whose announcement names this service in clone and relays."
         }
-        (Mode::Grasp, _) => "Any repository whose announcement names this service in clone and relays.",
+        (AdmissionMode::Grasp, _) => "Any repository whose announcement names this service in clone and relays.",
     }
 }
 
 /// How events are chosen beyond what keeps spam away (G1-45), in words. Bans are no choice of a subject.
-pub(crate) fn curation(mode: Mode, lists: &Lists) -> Option<&'static str> {
-    if mode == Mode::Open {
+pub(crate) fn curation(mode: AdmissionMode, lists: &ModerationLists) -> Option<&'static str> {
+    if mode == AdmissionMode::Open {
         return None;
     }
-    match (&lists.archive, lists.read_only) {
-        (Archive::Everything, true) => Some("Read-only copy of all repositories that are found on the network."),
-        (Archive::Listed(_), true) => {
+    match (&lists.archive, lists.is_read_only) {
+        (ArchiveScope::Everything, true) => Some("Read-only copy of all repositories that are found on the network."),
+        (ArchiveScope::Listed(_), true) => {
             Some("Read-only copy of repositories and maintainers that the operator has chosen.")
         }
-        (Archive::Services(_), true) => Some("Read-only copy of the repositories of chosen GRASP services."),
-        (Archive::Nothing, true) => Some("Read-only: repositories that are hosted here, and no others."),
-        (_, false) if lists.wanted.is_some() => {
+        (ArchiveScope::Services(_), true) => Some("Read-only copy of the repositories of chosen GRASP services."),
+        (ArchiveScope::Nothing, true) => Some("Read-only: repositories that are hosted here, and no others."),
+        (_, false) if lists.whitelist.is_some() => {
             Some("Only repositories and maintainers that the operator has listed, if they name this service.")
         }
         (_, false) => None,
     }
 }
 
-impl From<Policy> for Mode {
-    fn from(policy: Policy) -> Self {
+impl From<EventPolicy> for AdmissionMode {
+    fn from(policy: EventPolicy) -> Self {
         match policy {
-            Policy::Grasp => Self::Grasp,
-            Policy::Open => Self::Open,
+            EventPolicy::Grasp => Self::Grasp,
+            EventPolicy::Open => Self::Open,
         }
     }
 }

@@ -6,33 +6,33 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bytes::Bytes;
 use grasp_core::limits;
 use grasp_core::nostr::message;
-use grasp_core::nostr::negentropy::ItemSet;
+use grasp_core::nostr::negentropy::NegentropySet;
 use tokio::sync::{Notify, mpsc};
 
-use super::negentropy_cache::SetProblem;
+use super::negentropy_cache::ItemSetError;
 use super::query_pool::ScanJob;
 
 /// Names one subscription of one session for the life of the process, so that what comes late for a subscription that
 /// was replaced is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct SubKey(pub(crate) u64);
+pub(crate) struct SubscriptionKey(pub(crate) u64);
 
 /// Something for a session.
-pub(crate) enum Letter {
+pub(crate) enum SessionMessage {
     /// The answer to an event that was offered: text of a message, and whether the client should be asked who it is.
-    Answer { text: String, challenge: bool },
+    HttpResponse { text: String, challenge: bool },
     /// A part of a stored answer: whole websocket frames, and the scan if there is more to come.
-    Stored { sub: SubKey, frames: Vec<u8>, next: Next },
+    Stored { sub: SubscriptionKey, frames: Vec<u8>, next: Next },
     /// An event that has just become visible: its text.
-    Live { sub: SubKey, json: Arc<[u8]> },
+    Live { sub: SubscriptionKey, json: Arc<[u8]> },
     /// A subscription that the live index has no room for.
-    NoRoom { sub: SubKey },
+    NoRoom { sub: SubscriptionKey },
     /// The answer to a COUNT, or none if it would cost too much.
-    Counted { sub: SubKey, count: Option<u64> },
+    Counted { sub: SubscriptionKey, count: Option<u64> },
     /// The items of a reconciliation.
-    Set { sub: SubKey, set: Result<Arc<Held>, SetProblem> },
+    Set { sub: SubscriptionKey, set: Result<Arc<Held>, ItemSetError> },
     /// The answer to a message of a reconciliation: text of a message, and whether the session is over.
-    Reconciled { sub: SubKey, text: String, over: bool },
+    Reconciled { sub: SubscriptionKey, text: String, over: bool },
 }
 
 /// What follows a part of a stored answer.
@@ -49,21 +49,21 @@ pub(crate) enum Next {
 
 /// A set with the place it takes in the budget; the place is given back when the last holder lets go.
 pub(crate) struct Held {
-    pub(crate) items: ItemSet,
+    pub(crate) items: NegentropySet,
     pub(crate) budget: Arc<AtomicUsize>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budget.fetch_sub(self.items.bytes(), Ordering::Relaxed);
+        self.budget.fetch_sub(self.items.memory_bytes(), Ordering::Relaxed);
     }
 }
 
 /// A session's address. Sending never waits: what a session causes itself is bounded by its own limits, and live events
 /// are counted; a session that lets too many of them wait is closed.
 #[derive(Clone)]
-pub(crate) struct Postbox {
-    sender: mpsc::UnboundedSender<Letter>,
+pub(crate) struct SessionSender {
+    sender: mpsc::UnboundedSender<SessionMessage>,
     shared: Arc<Shared>,
 }
 
@@ -74,13 +74,13 @@ struct Shared {
     overflow: Notify,
 }
 
-impl Postbox {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Letter>) {
+impl SessionSender {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SessionMessage>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self { sender, shared: Arc::default() }, receiver)
     }
 
-    pub(crate) fn send(&self, letter: Letter) {
+    pub(crate) fn send(&self, letter: SessionMessage) {
         // A session that has gone needs nothing any more.
         let _ = self.sender.send(letter);
     }
@@ -91,10 +91,10 @@ impl Postbox {
     }
 
     /// Sends a live event, or marks the session as too slow.
-    pub(crate) fn send_live(&self, sub: SubKey, json: &Arc<[u8]>) {
+    pub(crate) fn send_live(&self, sub: SubscriptionKey, json: &Arc<[u8]>) {
         let waiting = self.shared.unsent_bytes.fetch_add(json.len(), Ordering::Relaxed) + json.len();
         if waiting <= limits::MAX_UNSENT_BYTES {
-            self.send(Letter::Live { sub, json: json.clone() });
+            self.send(SessionMessage::Live { sub, json: json.clone() });
         } else if !self.shared.overflowed.swap(true, Ordering::Relaxed) {
             self.shared.overflow.notify_one();
         }
@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn a_session_that_lets_too_much_wait_is_told_once() {
-        let (postbox, mut receiver) = Postbox::new();
+        let (postbox, mut receiver) = SessionSender::new();
         let json: Arc<[u8]> = vec![0; limits::MAX_UNSENT_BYTES / 2].into();
         for _ in 0..4 {
-            postbox.send_live(SubKey(1), &json);
+            postbox.send_live(SubscriptionKey(1), &json);
         }
         assert!(postbox.shared.overflowed.load(Ordering::Relaxed));
         assert!(receiver.try_recv().is_ok() && receiver.try_recv().is_ok() && receiver.try_recv().is_err());

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use grasp_core::limits;
-use grasp_core::nostr::negentropy::Item;
+use grasp_core::nostr::negentropy::NegentropyItem;
 use grasp_core::nostr::{message, negentropy};
-use grasp_store::{Progress, Scan, Store};
+use grasp_store::{ScanProgress, Scan, Store};
 use tracing::error;
 
-use super::negentropy_cache::{LibraryDoor, Question, SetProblem, Waiting};
-use super::outbox::{Head, Held, Letter, Next, Postbox, SubKey};
+use super::negentropy_cache::{ItemSetError, NegentropyCache, Question, Waiting};
+use super::outbox::{Head, Held, Next, SessionMessage, SessionSender, SubscriptionKey};
 use crate::clock::Clock;
 
 /// Bytes of one part of a stored answer: large enough that a socket write carries many events, small enough that a few
@@ -28,9 +28,9 @@ const COUNT_EVERY: usize = 512;
 /// A stored answer in the making.
 pub(crate) struct ScanJob {
     pub(crate) scan: Scan,
-    pub(crate) sub: SubKey,
+    pub(crate) sub: SubscriptionKey,
     pub(crate) head: Head,
-    pub(crate) to: Postbox,
+    pub(crate) to: SessionSender,
     /// What is ready but not yet worth sending.
     pub(crate) frames: Vec<u8>,
 }
@@ -38,20 +38,20 @@ pub(crate) struct ScanJob {
 /// A count in the making.
 pub(crate) struct CountJob {
     pub(crate) scan: Scan,
-    pub(crate) sub: SubKey,
-    pub(crate) to: Postbox,
+    pub(crate) sub: SubscriptionKey,
+    pub(crate) to: SessionSender,
     pub(crate) count: u64,
 }
 
 /// A set of items in the making.
-pub(crate) struct SetJob {
+pub(crate) struct ItemSetJob {
     pub(crate) scan: Scan,
     pub(crate) question: Question,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<NegentropyItem>,
     pub(crate) budget: Arc<AtomicUsize>,
     /// Bytes that were counted for it so far.
     pub(crate) counted: usize,
-    pub(crate) library: LibraryDoor,
+    pub(crate) library: NegentropyCache,
     /// Who waits for it.
     pub(crate) readers: Waiting,
 }
@@ -60,23 +60,23 @@ pub(crate) struct SetJob {
 pub(crate) struct ReconcileJob {
     pub(crate) set: Arc<Held>,
     pub(crate) message: Vec<u8>,
-    pub(crate) sub: SubKey,
+    pub(crate) sub: SubscriptionKey,
     pub(crate) name: String,
-    pub(crate) to: Postbox,
+    pub(crate) to: SessionSender,
 }
 
 pub(crate) enum Job {
     Scan(Box<ScanJob>),
     Count(Box<CountJob>),
-    Set(Box<SetJob>),
+    Set(Box<ItemSetJob>),
     Reconcile(Box<ReconcileJob>),
 }
 
 /// Where jobs are handed in.
 #[derive(Clone)]
-pub(crate) struct ReadersDoor(Sender<Job>);
+pub(crate) struct QueryPool(Sender<Job>);
 
-impl ReadersDoor {
+impl QueryPool {
     /// The door and what stands behind it. The queue has no bound of its own: every connection has at most
     /// [`limits::MAX_SCANS_PER_CONNECTION`] scans and counts and as many reconciliations as it may keep, and jobs of
     /// connections that have gone are dropped.
@@ -100,7 +100,7 @@ impl ReadersDoor {
 pub(crate) struct Reader {
     pub(crate) store: Store,
     pub(crate) jobs: Receiver<Job>,
-    pub(crate) again: ReadersDoor,
+    pub(crate) again: QueryPool,
     pub(crate) clock: Clock,
 }
 
@@ -120,7 +120,7 @@ impl Reader {
             Job::Scan(job) if job.to.is_gone() => None,
             Job::Count(job) if job.to.is_gone() => None,
             Job::Set(job) if job.readers.are_gone() => {
-                job.finish(Some(SetProblem::Failed));
+                job.finish(Some(ItemSetError::Failed));
                 None
             }
             Job::Scan(job) => self.scan(job),
@@ -136,60 +136,60 @@ impl Reader {
     fn scan(&self, mut job: Box<ScanJob>) -> Option<Job> {
         let ScanJob { scan, frames, head, .. } = &mut *job;
         frames.reserve(PART_BYTES.saturating_sub(frames.len()));
-        let progress = scan.slice(&self.store, self.clock.wall(), |record| {
+        let progress = scan.run_slice(&self.store, self.clock.wall(), |record| {
             head.push_event(frames, record.json());
             if frames.len() < PART_FULL { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         let next = match progress {
-            Ok(Progress::More) if job.frames.len() < PART_FULL => return Some(Job::Scan(job)),
-            Ok(Progress::More) => None,
-            Ok(Progress::Done) => Some(Next::End),
-            Ok(Progress::Exhausted) => Some(Next::TooMuch),
+            Ok(ScanProgress::More) if job.frames.len() < PART_FULL => return Some(Job::Scan(job)),
+            Ok(ScanProgress::More) => None,
+            Ok(ScanProgress::Done) => Some(Next::End),
+            Ok(ScanProgress::Exhausted) => Some(Next::TooMuch),
             Err(problem) => {
                 error!(%problem, "a query failed");
                 Some(Next::Failed)
             }
         };
         let (to, sub, frames) = (job.to.clone(), job.sub, std::mem::take(&mut job.frames));
-        to.send(Letter::Stored { sub, frames, next: next.unwrap_or(Next::More(job)) });
+        to.send(SessionMessage::Stored { sub, frames, next: next.unwrap_or(Next::More(job)) });
         None
     }
 
     fn count(&self, mut job: Box<CountJob>) -> Option<Job> {
         let CountJob { scan, count, .. } = &mut *job;
-        let progress = scan.slice(&self.store, self.clock.wall(), |_| {
+        let progress = scan.run_slice(&self.store, self.clock.wall(), |_| {
             *count += 1;
             ControlFlow::Continue(())
         });
         let count = match progress {
-            Ok(Progress::More) => return Some(Job::Count(job)),
-            Ok(Progress::Done) => Some(job.count),
-            Ok(Progress::Exhausted) => None,
+            Ok(ScanProgress::More) => return Some(Job::Count(job)),
+            Ok(ScanProgress::Done) => Some(job.count),
+            Ok(ScanProgress::Exhausted) => None,
             Err(problem) => {
                 error!(%problem, "a count failed");
                 None
             }
         };
-        job.to.send(Letter::Counted { sub: job.sub, count });
+        job.to.send(SessionMessage::Counted { sub: job.sub, count });
         None
     }
 
-    fn set(&self, mut job: Box<SetJob>) -> Option<Job> {
-        let SetJob { scan, items, .. } = &mut *job;
-        let progress = scan.slice(&self.store, self.clock.wall(), |record| {
-            items.push(Item { created_at: record.created_at().0, id: record.id().0 });
+    fn set(&self, mut job: Box<ItemSetJob>) -> Option<Job> {
+        let ItemSetJob { scan, items, .. } = &mut *job;
+        let progress = scan.run_slice(&self.store, self.clock.wall(), |record| {
+            items.push(NegentropyItem { created_at: record.created_at().0, id: record.id().0 });
             if items.len() > limits::MAX_NEGENTROPY_ITEMS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let problem = match progress {
-            _ if job.items.len() > limits::MAX_NEGENTROPY_ITEMS => Some(SetProblem::TooBig),
-            Ok(Progress::More) if job.fits() => return Some(Job::Set(job)),
-            Ok(Progress::More) => Some(SetProblem::NoMemory),
-            Ok(Progress::Done) if job.fits() => None,
-            Ok(Progress::Done) => Some(SetProblem::NoMemory),
-            Ok(Progress::Exhausted) => Some(SetProblem::TooBig),
+            _ if job.items.len() > limits::MAX_NEGENTROPY_ITEMS => Some(ItemSetError::TooBig),
+            Ok(ScanProgress::More) if job.fits() => return Some(Job::Set(job)),
+            Ok(ScanProgress::More) => Some(ItemSetError::NoMemory),
+            Ok(ScanProgress::Done) if job.fits() => None,
+            Ok(ScanProgress::Done) => Some(ItemSetError::NoMemory),
+            Ok(ScanProgress::Exhausted) => Some(ItemSetError::TooBig),
             Err(problem) => {
                 error!(%problem, "a set of items could not be read");
-                Some(SetProblem::Failed)
+                Some(ItemSetError::Failed)
             }
         };
         job.finish(problem);
@@ -197,21 +197,21 @@ impl Reader {
     }
 }
 
-impl SetJob {
+impl ItemSetJob {
     /// Counts what has been gathered against the budget, now and then, and says whether it fits.
     fn fits(&mut self) -> bool {
-        let bytes = self.items.len().next_multiple_of(COUNT_EVERY) * size_of::<Item>();
+        let bytes = self.items.len().next_multiple_of(COUNT_EVERY) * size_of::<NegentropyItem>();
         let more = bytes.saturating_sub(self.counted);
         self.counted += more;
         self.budget.fetch_add(more, Ordering::Relaxed) + more <= limits::MAX_NEGENTROPY_BYTES
     }
 
-    fn finish(self, problem: Option<SetProblem>) {
+    fn finish(self, problem: Option<ItemSetError>) {
         let set = match problem {
             Some(problem) => Err(problem),
             None => {
-                let items = negentropy::ItemSet::seal(self.items);
-                self.budget.fetch_add(items.bytes(), Ordering::Relaxed);
+                let items = negentropy::NegentropySet::from_items(self.items);
+                self.budget.fetch_add(items.memory_bytes(), Ordering::Relaxed);
                 Ok(Arc::new(Held { items, budget: self.budget.clone() }))
             }
         };
@@ -225,5 +225,5 @@ fn reconcile(job: &ReconcileJob) {
         Ok(answer) => (message::neg_msg(&job.name, &answer), false),
         Err(problem) => (message::neg_err(&job.name, &format!("invalid: {problem}")), true),
     };
-    job.to.send(Letter::Reconciled { sub: job.sub, text, over });
+    job.to.send(SessionMessage::Reconciled { sub: job.sub, text, over });
 }

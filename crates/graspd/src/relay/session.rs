@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::nostr::message::{BadMessage, ClientMessage};
-use grasp_core::nostr::rejection::{Refusal, Verdict};
+use grasp_core::nostr::message::{ClientMessage, MessageErrorReply};
+use grasp_core::nostr::rejection::{Decision, Rejection};
 use grasp_core::nostr::{Event, PublicKey, Verifier, auth, message};
-use grasp_core::repo::Service;
-use grasp_core::time::Moment;
+use grasp_core::repo::ServiceAddress;
+use grasp_core::time::MonoTime;
 use grasp_store::Store;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -31,18 +31,17 @@ use tracing::debug;
 use super::negentropy::Reconciliations;
 use super::subscriptions::Subscriptions;
 use crate::clock::Clock;
-use crate::http::network_limits::Place;
-use crate::http::router::House;
-use crate::http::server::{Presence, departure};
-use crate::metrics::relay::Sitting;
-use crate::metrics::{Meter, relay};
-use crate::relay::broadcast::LiveDoor;
-use crate::relay::negentropy_cache::LibraryDoor;
-use crate::relay::outbox::{Head, Letter, Postbox, SubKey, push_frame};
-use crate::relay::query_pool::{Job, ReadersDoor, ScanJob};
-use crate::reload::Settings;
-use crate::writer::queue::Line;
-use crate::writer::submission::Offer;
+use crate::config::SettingsReceiver;
+use crate::http::network_limits::NetworkSlot;
+use crate::http::server::{ConnectionPermit, departure};
+use crate::metrics::relay::SessionGuard;
+use crate::metrics::{Metrics, relay};
+use crate::relay::broadcast::BroadcastHandle;
+use crate::relay::negentropy_cache::NegentropyCache;
+use crate::relay::outbox::{Head, SessionMessage, SessionSender, SubscriptionKey, push_frame};
+use crate::relay::query_pool::{Job, QueryPool, ScanJob};
+use crate::writer::queue::EventQueue;
+use crate::writer::submission::{ClientReply, QueuedEvent};
 
 /// How long a client may take to make room for what it asked for.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
@@ -61,26 +60,26 @@ const WRITE_AT: usize = 256 * 1024;
 
 /// The doors of all rooms that a session needs, and the limits it keeps.
 #[derive(Clone)]
-pub(crate) struct Rooms {
-    pub(crate) line: Arc<Line>,
-    pub(crate) live: LiveDoor,
-    pub(crate) readers: ReadersDoor,
-    pub(crate) library: LibraryDoor,
+pub(crate) struct SessionContext {
+    pub(crate) line: Arc<EventQueue>,
+    pub(crate) live: BroadcastHandle,
+    pub(crate) readers: QueryPool,
+    pub(crate) library: NegentropyCache,
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) service: Service,
+    pub(crate) service: ServiceAddress,
     /// The limits that hold now.
-    pub(crate) settings: Settings,
+    pub(crate) settings: SettingsReceiver,
     pub(crate) keys: Arc<AtomicU64>,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Metrics,
     /// How long a departing server waits for connections.
     pub(crate) shutdown_grace: Duration,
 }
 
-impl Rooms {
+impl SessionContext {
     /// A name for a subscription that no other ever had.
-    pub(crate) fn new_key(&self) -> SubKey {
-        SubKey(self.keys.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn new_key(&self) -> SubscriptionKey {
+        SubscriptionKey(self.keys.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn max_subscriptions(&self) -> usize {
@@ -176,7 +175,7 @@ fn frames_of(mut bytes: &[u8]) -> u64 {
 }
 
 /// The place of a message among the types that are counted.
-fn place_of(message: &Result<ClientMessage<'_>, BadMessage>) -> usize {
+fn place_of(message: &Result<ClientMessage<'_>, MessageErrorReply>) -> usize {
     let label = match message {
         Ok(ClientMessage::Event(_)) => "event",
         Ok(ClientMessage::Req(..)) => "req",
@@ -213,12 +212,12 @@ async fn last_moment(mut leaving: watch::Receiver<bool>, grace: Duration) {
 
 /// One connection.
 pub(crate) struct Session {
-    rooms: Rooms,
-    presence: Arc<Presence>,
+    rooms: SessionContext,
+    presence: Arc<ConnectionPermit>,
     /// Its place in the network behind a proxy; without a proxy that is the presence's.
-    place: Option<Place>,
-    postbox: Postbox,
-    inbox: mpsc::UnboundedReceiver<Letter>,
+    place: Option<NetworkSlot>,
+    postbox: SessionSender,
+    inbox: mpsc::UnboundedReceiver<SessionMessage>,
     out: Out,
     subscriptions: Subscriptions,
     reconciliations: Reconciliations,
@@ -228,8 +227,8 @@ pub(crate) struct Session {
     auth_attempts: usize,
     /// Keys that the client has shown to hold.
     keys: Arc<[PublicKey]>,
-    heard: Moment,
-    _sitting: Sitting,
+    heard: MonoTime,
+    _sitting: SessionGuard,
 }
 
 impl Drop for Session {
@@ -239,10 +238,14 @@ impl Drop for Session {
 }
 
 impl Session {
-    pub(crate) fn new(house: &House, place: Option<Place>, presence: Arc<Presence>, sitting: Sitting) -> Self {
-        let (postbox, inbox) = Postbox::new();
+    pub(crate) fn new(
+        rooms: SessionContext,
+        place: Option<NetworkSlot>,
+        presence: Arc<ConnectionPermit>,
+        sitting: SessionGuard,
+    ) -> Self {
+        let (postbox, inbox) = SessionSender::new();
         Self {
-            rooms: house.rooms.clone(),
             presence,
             place,
             postbox,
@@ -254,7 +257,8 @@ impl Session {
             challenge: None,
             auth_attempts: 0,
             keys: Arc::new([]),
-            heard: house.rooms.clock.mono(),
+            heard: rooms.clock.mono(),
+            rooms,
             _sitting: sitting,
         }
     }
@@ -292,7 +296,7 @@ impl Session {
         let mut last_moment = pin!(last_moment(self.presence.leaving.clone(), self.rooms.shutdown_grace));
         let postbox = self.postbox.clone();
         let mut overflow = pin!(postbox.overflowed());
-        let mut tick = tokio::time::interval(Duration::from_secs(limits::PING_SECS));
+        let mut tick = tokio::time::interval(Duration::from_secs(limits::CLIENT_PING_SECS));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tick.reset();
         for turn in 0_u64.. {
@@ -343,12 +347,12 @@ impl Session {
         // An idle connection keeps no large buffer.
         self.out.frames.shrink_to(0);
         let silent = now.since(self.heard).as_secs();
-        if silent >= 2 * limits::PING_SECS {
+        if silent >= 2 * limits::CLIENT_PING_SECS {
             return Err(End::Close(CloseCode::Away, "no answer to ping"));
         }
         let ping = socket.send(Message::Ping(Default::default()));
-        let asked =
-            silent < limits::PING_SECS / 2 || matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())));
+        let asked = silent < limits::CLIENT_PING_SECS / 2
+            || matches!(tokio::time::timeout(WRITE_PATIENCE, ping).await, Ok(Ok(())));
         if asked { Ok(()) } else { Err(End::Gone) }
     }
 
@@ -360,7 +364,7 @@ impl Session {
 
     /// Whether the client may say more: it waits for few enough answers, and the server is not about to go down.
     fn may_read(&self) -> bool {
-        self.unanswered < limits::MAX_UNANSWERED_PER_CONNECTION && !*self.presence.leaving.borrow()
+        self.unanswered < limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION && !*self.presence.leaving.borrow()
     }
 
     /// Writes everything that is ready.
@@ -408,7 +412,7 @@ impl Session {
     }
 
     /// Opens a letter and those behind it, until there is enough to write.
-    fn letters(&mut self, first: Letter) {
+    fn letters(&mut self, first: SessionMessage) {
         self.letter(first);
         for _ in 1..LETTERS_AT_ONCE {
             if self.out.len() >= WRITE_AT {
@@ -421,10 +425,10 @@ impl Session {
         }
     }
 
-    fn letter(&mut self, letter: Letter) {
+    fn letter(&mut self, letter: SessionMessage) {
         let Self { rooms, postbox, out, subscriptions, reconciliations, .. } = self;
         match letter {
-            Letter::Answer { text, challenge } => {
+            SessionMessage::HttpResponse { text, challenge } => {
                 self.unanswered -= 1;
                 // Who may send protected events is asked for a proof only when it matters.
                 if challenge && self.challenge.is_none() {
@@ -432,12 +436,14 @@ impl Session {
                 }
                 self.out.text(&text);
             }
-            Letter::Stored { sub, frames, next } => subscriptions.stored(rooms, postbox, out, sub, frames, next),
-            Letter::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
-            Letter::NoRoom { sub } => subscriptions.no_room(rooms, postbox, out, sub),
-            Letter::Counted { sub, count } => subscriptions.counted(rooms, postbox, out, sub, count),
-            Letter::Set { sub, set } => reconciliations.set(rooms, postbox, out, sub, set),
-            Letter::Reconciled { sub, text, over } => reconciliations.answered(out, sub, &text, over),
+            SessionMessage::Stored { sub, frames, next } => {
+                subscriptions.stored(rooms, postbox, out, sub, frames, next)
+            }
+            SessionMessage::Live { sub, json } => subscriptions.live(postbox, out, sub, json),
+            SessionMessage::NoRoom { sub } => subscriptions.no_room(rooms, postbox, out, sub),
+            SessionMessage::Counted { sub, count } => subscriptions.counted(rooms, postbox, out, sub, count),
+            SessionMessage::Set { sub, set } => reconciliations.set(rooms, postbox, out, sub, set),
+            SessionMessage::Reconciled { sub, text, over } => reconciliations.answered(out, sub, &text, over),
         }
     }
 
@@ -481,20 +487,20 @@ impl Session {
             Err(bad) => {
                 // The answer says that something of this name has ended.
                 match &bad {
-                    BadMessage::Closed(name, _) => subscriptions.close(rooms, postbox, name),
-                    BadMessage::NegErr(name, _) => reconciliations.close(name),
-                    BadMessage::Notice(_) => {}
+                    MessageErrorReply::Closed(name, _) => subscriptions.close(rooms, postbox, name),
+                    MessageErrorReply::NegErr(name, _) => reconciliations.close(name),
+                    MessageErrorReply::Notice(_) => {}
                 }
-                out.text(&bad.answer());
+                out.text(&bad.to_message());
             }
         }
         Ok(())
     }
 
     async fn publish(&mut self, text: &str) -> Result<(), End> {
-        if !self.place.as_ref().or(self.presence.place.as_ref()).is_none_or(Place::may_publish) {
-            self.rooms.meter.relay().judged(None, &Verdict::Refuse(Refusal::TooFast));
-            self.refuse(text, Refusal::TooFast);
+        if !self.place.as_ref().or(self.presence.place.as_ref()).is_none_or(NetworkSlot::may_publish) {
+            self.rooms.meter.relay().judged(None, &Decision::Reject(Rejection::RateLimited));
+            self.refuse(text, Rejection::RateLimited);
             return Ok(());
         }
         let Some(permit) = self.rooms.line.place(text.len()).await else {
@@ -502,13 +508,16 @@ impl Session {
         };
         self.heard = self.rooms.clock.mono();
         self.unanswered += 1;
-        let offer = Offer::of_client(text.to_owned(), self.postbox.clone(), self.keys.clone(), permit);
+        let to = self.postbox.clone();
+        let reply =
+            Box::new(move |ClientReply { text, challenge }| to.send(SessionMessage::HttpResponse { text, challenge }));
+        let offer = QueuedEvent::of_client(text.to_owned(), reply, self.keys.clone(), permit);
         self.rooms.line.join(offer);
         Ok(())
     }
 
-    fn refuse(&mut self, text: &str, why: Refusal) {
-        let (accepted, why) = Verdict::Refuse(why).answer();
+    fn refuse(&mut self, text: &str, why: Rejection) {
+        let (accepted, why) = Decision::Reject(why).ok_reply();
         self.out.text(&match Event::claimed_id(text) {
             Some(id) => message::ok(id, accepted, &why),
             None => message::notice(&why),
@@ -528,7 +537,7 @@ impl Session {
     fn authenticate(&mut self, text: &str) {
         let event = match Event::parse(text) {
             Ok(event) => event,
-            Err(why) => return self.refuse(text, Refusal::Malformed(why)),
+            Err(why) => return self.refuse(text, Rejection::Malformed(why)),
         };
         let id = event.id;
         self.auth_attempts += 1;
@@ -538,8 +547,8 @@ impl Session {
         let Some(challenge) = &self.challenge else {
             return self.out.text(&message::ok(id, false, "invalid: no challenge was sent on this connection"));
         };
-        let refusal = match Verifier::with_cache(1).check(event) {
-            Err(why) => Some(Refusal::Forged(why).to_string()),
+        let refusal = match Verifier::with_cache(1).verify(event) {
+            Err(why) => Some(Rejection::Forged(why).to_string()),
             Ok(event) => match auth::check(&event, challenge, &self.rooms.service, self.rooms.clock.wall()) {
                 Err(why) => Some(why.to_string()),
                 Ok(()) => {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use grasp_core::limits;
 use grasp_core::nostr::{Filter, message};
-use grasp_core::time::Moment;
+use grasp_core::time::MonoTime;
 use grasp_store::Scan;
 
-use super::session::{Out, Rooms};
+use super::session::{Out, SessionContext};
 use crate::relay::broadcast::Subscription;
-use crate::relay::outbox::{Head, Next, Postbox, SubKey};
+use crate::relay::outbox::{Head, Next, SessionSender, SubscriptionKey};
 use crate::relay::query_pool::{CountJob, Job};
 
 /// What a session has asked for and not yet closed.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    by_name: HashMap<String, SubKey>,
-    subs: HashMap<SubKey, Sub>,
+    by_name: HashMap<String, SubscriptionKey>,
+    subs: HashMap<SubscriptionKey, Sub>,
     /// Counts that are not answered yet: name and filter memory.
-    counts: HashMap<SubKey, (String, usize)>,
+    counts: HashMap<SubscriptionKey, (String, usize)>,
     /// What waits until fewer scans are under way.
     waiting: VecDeque<Waiting>,
     /// Scans and counts that are under way, those of closed subscriptions included.
@@ -33,19 +33,26 @@ struct Sub {
     bytes: usize,
     /// Live events that came before EOSE; afterwards `None`.
     held_back: Option<Vec<Arc<[u8]>>>,
-    asked: Moment,
+    asked: MonoTime,
 }
 
 enum Waiting {
-    Req(SubKey, Vec<Filter>),
-    Count(SubKey, Vec<Filter>),
+    Req(SubscriptionKey, Vec<Filter>),
+    Count(SubscriptionKey, Vec<Filter>),
 }
 
 impl Subscriptions {
     /// REQ: replaces a subscription of the same name.
-    pub(crate) fn req(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, name: String, filters: Vec<Filter>) {
+    pub(crate) fn req(
+        &mut self,
+        rooms: &SessionContext,
+        to: &SessionSender,
+        out: &mut Out,
+        name: String,
+        filters: Vec<Filter>,
+    ) {
         self.close(rooms, to, &name);
-        let bytes: usize = filters.iter().map(Filter::bytes).sum();
+        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
         let most = rooms.max_subscriptions();
         if self.subs.len() >= most {
             return out.text(&message::closed(&name, &format!("rate-limited: at most {most} subscriptions are kept")));
@@ -65,11 +72,18 @@ impl Subscriptions {
     }
 
     /// COUNT: answered once and forgotten.
-    pub(crate) fn count(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, name: String, filters: Vec<Filter>) {
+    pub(crate) fn count(
+        &mut self,
+        rooms: &SessionContext,
+        to: &SessionSender,
+        out: &mut Out,
+        name: String,
+        filters: Vec<Filter>,
+    ) {
         if self.counts.len() >= rooms.max_subscriptions() {
             return out.text(&message::closed(&name, "rate-limited: too many counts at once"));
         }
-        let bytes: usize = filters.iter().map(Filter::bytes).sum();
+        let bytes: usize = filters.iter().map(Filter::memory_bytes).sum();
         if self.is_too_much(bytes, out, &name) {
             return;
         }
@@ -93,13 +107,13 @@ impl Subscriptions {
     }
 
     /// CLOSE.
-    pub(crate) fn close(&mut self, rooms: &Rooms, to: &Postbox, name: &str) {
+    pub(crate) fn close(&mut self, rooms: &SessionContext, to: &SessionSender, name: &str) {
         if let Some(key) = self.by_name.remove(name) {
             self.forget(rooms, to, key);
         }
     }
 
-    fn forget(&mut self, rooms: &Rooms, to: &Postbox, key: SubKey) {
+    fn forget(&mut self, rooms: &SessionContext, to: &SessionSender, key: SubscriptionKey) {
         let Some(sub) = self.subs.remove(&key) else { return };
         self.by_name.retain(|_, other| *other != key);
         self.filter_bytes -= sub.bytes;
@@ -114,7 +128,7 @@ impl Subscriptions {
     }
 
     /// The connection has ended.
-    pub(crate) fn close_all(&mut self, rooms: &Rooms) {
+    pub(crate) fn close_all(&mut self, rooms: &SessionContext) {
         for key in self.subs.keys() {
             rooms.live.unsubscribe(*key);
         }
@@ -128,10 +142,10 @@ impl Subscriptions {
     /// A part of a stored answer has come.
     pub(crate) fn stored(
         &mut self,
-        rooms: &Rooms,
-        to: &Postbox,
+        rooms: &SessionContext,
+        to: &SessionSender,
         out: &mut Out,
-        key: SubKey,
+        key: SubscriptionKey,
         part: Vec<u8>,
         next: Next,
     ) {
@@ -163,7 +177,7 @@ impl Subscriptions {
     }
 
     /// A live event has come.
-    pub(crate) fn live(&mut self, to: &Postbox, out: &mut Out, key: SubKey, json: Arc<[u8]>) {
+    pub(crate) fn live(&mut self, to: &SessionSender, out: &mut Out, key: SubscriptionKey, json: Arc<[u8]>) {
         match self.subs.get_mut(&key) {
             Some(Sub { held_back: Some(held_back), .. }) => held_back.push(json),
             Some(Sub { head, .. }) => out.live(head, &json),
@@ -172,7 +186,7 @@ impl Subscriptions {
     }
 
     /// The live index had no room for a subscription.
-    pub(crate) fn no_room(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, key: SubKey) {
+    pub(crate) fn no_room(&mut self, rooms: &SessionContext, to: &SessionSender, out: &mut Out, key: SubscriptionKey) {
         if let Some(sub) = self.subs.get(&key) {
             out.text(&message::closed(&sub.name, "rate-limited: the server holds as many filters as it can"));
         }
@@ -182,7 +196,14 @@ impl Subscriptions {
     }
 
     /// A count is done.
-    pub(crate) fn counted(&mut self, rooms: &Rooms, to: &Postbox, out: &mut Out, key: SubKey, count: Option<u64>) {
+    pub(crate) fn counted(
+        &mut self,
+        rooms: &SessionContext,
+        to: &SessionSender,
+        out: &mut Out,
+        key: SubscriptionKey,
+        count: Option<u64>,
+    ) {
         if let Some((name, bytes)) = self.counts.remove(&key) {
             self.filter_bytes -= bytes;
             out.text(&match count {
@@ -194,7 +215,7 @@ impl Subscriptions {
         self.start(rooms, to);
     }
 
-    fn start(&mut self, rooms: &Rooms, to: &Postbox) {
+    fn start(&mut self, rooms: &SessionContext, to: &SessionSender) {
         while self.running < limits::MAX_SCANS_PER_CONNECTION
             && let Some(waiting) = self.waiting.pop_front()
         {

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
-use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::limits;
 use grasp_core::nostr::EventId;
-use grasp_core::state_machine::Machine;
+use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::health::BackoffConfig;
-use grasp_core::sync::io::{Input, Note as SyncNote, Order, Output, Restored, Row, RowKey, Seq, Session, Ticket, Via};
-use grasp_core::sync::rejected::RefusedConfig;
-use grasp_core::sync::{SyncConfig, Syncer};
+use grasp_core::sync::io::{
+    RelayCommand, RestoredRow, Seq, SessionId, SyncInput, SyncNote, SyncOutput, SyncRow, SyncRowKey, SyncSource,
+    SyncSubmissionId,
+};
+use grasp_core::sync::rejected::RejectedEventsConfig;
+use grasp_core::sync::{SyncConfig, SyncMachine};
 use grasp_store::Store;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -27,12 +30,12 @@ use super::status::{Board, Known as KnownRelay, Picture, Question};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::metrics;
-use crate::metrics::Meter;
-use crate::writer::command::{Note, OperatorNote};
-use crate::writer::policy::Basis;
-use crate::writer::queue::Line;
-use crate::writer::submission::Offer;
-use crate::writer::sync_feed::SyncPost;
+use crate::metrics::Metrics;
+use crate::writer::command::{AdminCommand, WriterCommand};
+use crate::writer::policy::CoverageBasis;
+use crate::writer::queue::EventQueue;
+use crate::writer::submission::QueuedEvent;
+use crate::writer::sync_feed::SyncFeed;
 
 /// Things that sockets have heard and that wait to be told: each socket waits with its next one when it is full.
 const INBOX: usize = 256;
@@ -50,11 +53,11 @@ const FEED: usize = 1_000;
 /// What the room needs.
 pub(crate) struct Means {
     pub(crate) store: Store,
-    pub(crate) line: Arc<Line>,
-    pub(crate) post: Arc<SyncPost>,
+    pub(crate) line: Arc<EventQueue>,
+    pub(crate) post: Arc<SyncFeed>,
     pub(crate) clock: Clock,
     pub(crate) sockets: Arc<Sockets>,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Metrics,
     /// Where people see how relays are.
     pub(crate) pictures: watch::Sender<Arc<Picture>>,
     /// What pages and the operator ask.
@@ -62,67 +65,67 @@ pub(crate) struct Means {
 }
 
 /// The room.
-pub(crate) struct SyncRoom {
+pub(crate) struct SyncDriver {
     means: Means,
-    machine: Syncer,
+    machine: SyncMachine,
     inbox: mpsc::Receiver<FromSocket>,
     outbox: mpsc::Sender<FromSocket>,
-    handles: HashMap<Session, SocketHandle>,
+    handles: HashMap<SessionId, SocketHandle>,
     /// How submitted events came, for the counters.
-    vias: HashMap<Ticket, Via>,
+    vias: HashMap<SyncSubmissionId, SyncSource>,
     /// Up to where the served events have been told.
     told: Seq,
-    rows: Vec<Row>,
-    gone: Vec<RowKey>,
+    rows: Vec<SyncRow>,
+    gone: Vec<SyncRowKey>,
     rows_at: Option<Instant>,
     view_at: Instant,
     board: Board,
 }
 
 /// What the machine is told once.
-pub(crate) fn config(config: &Config, rules: &Rules, instance: &str) -> Result<SyncConfig> {
+pub(crate) fn config(config: &Config, rules: &AdmissionPolicy, instance: &str) -> Result<SyncConfig> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|problem| anyhow!("no randomness to be had: {problem}"))?;
     let settings = &config.sync;
-    let basis = Basis::new(config, instance);
+    let basis = CoverageBasis::new(config, instance);
     Ok(SyncConfig {
         service: rules.service.clone(),
         instance: instance.to_owned(),
         bootstrap: basis.bootstrap(&rules.lists),
-        window_millis: u64::try_from(settings.window.as_millis()).unwrap_or(u64::MAX),
+        batch_window_millis: u64::try_from(settings.batch_window.as_millis()).unwrap_or(u64::MAX),
         values_per_filter: settings.values_per_filter,
-        negentropy: settings.negentropy,
+        use_negentropy: settings.negentropy,
         backoff: BackoffConfig {
             base_secs: settings.base_backoff.as_secs(),
             max_secs: settings.max_backoff.max(settings.base_backoff).as_secs(),
         },
-        refused: RefusedConfig {
-            hot_secs: settings.rejected_hot.as_secs(),
-            cold_secs: settings.rejected_cold.as_secs(),
-            ..RefusedConfig::default()
+        rejected: RejectedEventsConfig {
+            hot_secs: settings.rejected_hot_ttl.as_secs(),
+            cold_secs: settings.rejected_cold_ttl.as_secs(),
+            ..RejectedEventsConfig::default()
         },
         epoch: basis.epoch(&rules.lists),
         seed: u64::from_le_bytes(seed),
-        flaw: None,
+        fault: None,
     })
 }
 
 impl Known for Store {
     fn is_known(&self, id: EventId) -> bool {
         // A store that cannot be read now says no; the registrar will say what it is.
-        self.missing(&[id]).is_ok_and(|missing| missing.is_empty())
+        self.missing_ids(&[id]).is_ok_and(|missing| missing.is_empty())
     }
 }
 
-impl SyncRoom {
+impl SyncDriver {
     /// A room whose machine knows what an earlier life has learned.
     pub(crate) fn new(means: Means, config: SyncConfig) -> Self {
         let (outbox, inbox) = mpsc::channel(INBOX);
-        let mut machine = Syncer::new(config);
+        let mut machine = SyncMachine::new(config);
         let now = means.clock.now();
         let mut rows = Vec::new();
-        let peers = means.store.peers(|peer| rows.push(Restored::Peer(Box::new(peer))));
-        let refused = means.store.refused(|row| rows.push(Restored::Refused(row)));
+        let peers = means.store.load_relays(|peer| rows.push(RestoredRow::Relay(Box::new(peer))));
+        let refused = means.store.load_rejected(|row| rows.push(RestoredRow::Rejected(row)));
         match (peers, refused) {
             (Ok(0), Ok(0)) => {}
             (Ok(peers), Ok(refused)) => {
@@ -131,7 +134,7 @@ impl SyncRoom {
             (Err(problem), _) | (_, Err(problem)) => warn!(%problem, "what was known of relays cannot be read"),
         }
         for row in rows {
-            machine.handle(now, Input::Restored(row));
+            machine.handle(now, SyncInput::Restored(row));
         }
         Self {
             told: means.store.last_seq(),
@@ -152,7 +155,7 @@ impl SyncRoom {
     /// The room's life: until it is asked to stop.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         self.hear_desk();
-        self.tell(Input::Ready, None);
+        self.tell(SyncInput::Ready, None);
         loop {
             let alarm = self.wake_at();
             tokio::select! {
@@ -188,7 +191,7 @@ impl SyncRoom {
         }
         if self.view_at <= at {
             self.view_at = at + VIEW_EVERY;
-            let view = self.machine.view();
+            let view = self.machine.snapshot();
             self.means.meter.sync().view(&view);
             self.means.pictures.send_replace(Arc::new(self.board.picture(view)));
         }
@@ -198,23 +201,23 @@ impl SyncRoom {
     fn answer(&mut self, question: Question) {
         match question {
             Question::Repositories(repos, reply) => {
-                let standings = repos.iter().map(|repo| self.board.standings(repo, self.machine.replication(repo)));
+                let standings = repos.iter().map(|repo| self.board.standings(repo, self.machine.repo_relays(repo)));
                 let _ = reply.send(standings.collect());
             }
             Question::Relay(url, reply) => {
-                let _ = reply.send(self.machine.link(&url).map(|link| self.board.look(link)));
+                let _ = reply.send(self.machine.relay(&url).map(|link| self.board.look(link)));
             }
-            Question::Order(order, reply) => {
+            Question::Command(order, reply) => {
                 let known = self.known(&order);
                 if known == KnownRelay::Not {
                     let _ = reply.send(known);
                     return;
                 }
-                self.tell(Input::Order(order), None);
+                self.tell(SyncInput::Command(order), None);
                 self.write_rows();
                 self.view_at = Instant::now();
                 let (written, on_disk) = oneshot::channel();
-                self.means.line.post(Note::Operator(OperatorNote::Written(written)));
+                self.means.line.post(WriterCommand::Operator(AdminCommand::Written(written)));
                 tokio::spawn(async move {
                     if on_disk.await.is_ok() {
                         let _ = reply.send(known);
@@ -224,28 +227,31 @@ impl SyncRoom {
         }
     }
 
-    fn known(&self, order: &Order) -> KnownRelay {
-        let (Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url)) =
-            order;
-        match self.machine.link(url) {
+    fn known(&self, order: &RelayCommand) -> KnownRelay {
+        let (RelayCommand::Retry(url)
+        | RelayCommand::Pause(url)
+        | RelayCommand::Resume(url)
+        | RelayCommand::Forget(url)
+        | RelayCommand::Reconcile(url)) = order;
+        match self.machine.relay(url) {
             Some(link) => KnownRelay::Followed(Box::new(self.board.look(link))),
-            None if self.machine.is_remembered(url) => KnownRelay::Remembered,
+            None if self.machine.has_stored_record(url) => KnownRelay::Remembered,
             None => KnownRelay::Not,
         }
     }
 
     fn hear(&mut self, heard: FromSocket) {
         match heard {
-            FromSocket::Up(session, terms) => self.tell(Input::Up(session, terms), None),
-            FromSocket::Heard(session, heard, permit) => {
+            FromSocket::Up(session, nip11) => self.tell(SyncInput::Connected(session, nip11), None),
+            FromSocket::Message(session, heard, permit) => {
                 self.board.heard(session, &heard, self.means.clock.wall());
-                self.tell(Input::Heard(session, heard), permit);
+                self.tell(SyncInput::Message(session, heard), permit);
             }
-            FromSocket::Unsent(session, bytes) => self.tell(Input::Unsent(session, bytes), None),
+            FromSocket::Unsent(session, bytes) => self.tell(SyncInput::Unsent(session, bytes), None),
             FromSocket::Down(session, loss) => {
                 self.handles.remove(&session);
                 self.board.ended(session);
-                self.tell(Input::Down(session, loss), None);
+                self.tell(SyncInput::Disconnected(session, loss), None);
             }
         }
     }
@@ -255,28 +261,28 @@ impl SyncRoom {
         let mail = self.means.post.take();
         for (name, followed) in mail.interest {
             self.board.followed(&name, &followed);
-            self.tell(Input::Interest(name, followed), None);
+            self.tell(SyncInput::RepoNeeds(name, followed), None);
         }
         self.hear_store();
         for (ticket, judgement) in mail.judged {
-            let via = self.vias.remove(&ticket).unwrap_or(Via::CatchUp);
+            let via = self.vias.remove(&ticket).unwrap_or(SyncSource::CatchUp);
             self.means.meter.sync().judged(via, &judgement);
-            self.tell(Input::Judged(ticket, judgement), None);
+            self.tell(SyncInput::SubmitResult(ticket, judgement), None);
         }
         if let Some(rules) = mail.rules {
-            self.tell(Input::Rules(rules), None);
+            self.tell(SyncInput::PolicyChanged(rules), None);
         }
     }
 
     /// Everything that has come to be served since the last time.
     fn hear_store(&mut self) {
         loop {
-            match self.means.store.arrived_since(self.told, FEED) {
+            match self.means.store.served_since(self.told, FEED) {
                 Ok((arrived, reached)) => {
                     let done = reached == self.told;
                     self.told = reached;
                     for arrived in arrived {
-                        self.tell(Input::Served(arrived), None);
+                        self.tell(SyncInput::Served(arrived), None);
                     }
                     if done {
                         return;
@@ -287,8 +293,8 @@ impl SyncRoom {
         }
     }
 
-    fn tell(&mut self, input: Input, permit: Option<Permit>) {
-        self.means.meter.house().input(metrics::server::Machine::Sync, &input);
+    fn tell(&mut self, input: SyncInput, permit: Option<Permit>) {
+        self.means.meter.house().input(metrics::server::Machine::Sync, input.label());
         self.machine.handle(self.means.clock.now(), input);
         self.act(permit);
     }
@@ -305,42 +311,42 @@ impl SyncRoom {
         }
     }
 
-    fn do_one(&mut self, output: Output, permit: &mut Option<Permit>, answers: &mut VecDeque<Input>) {
+    fn do_one(&mut self, output: SyncOutput, permit: &mut Option<Permit>, answers: &mut VecDeque<SyncInput>) {
         let store = &self.means.store;
-        self.means.meter.house().output(metrics::server::Machine::Sync, &output);
+        self.means.meter.house().output(metrics::server::Machine::Sync, output.label());
         match output {
-            Output::Dial(session, url) => {
+            SyncOutput::Dial(session, url) => {
                 debug!(relay = %url, "dialling");
                 self.board.dialled(session, &url);
                 let handle = RelaySocket::spawn(&self.means.sockets, session, url, self.outbox.clone());
                 self.handles.insert(session, handle);
             }
-            Output::HangUp(session) => {
+            SyncOutput::Disconnect(session) => {
                 if let Some(handle) = self.handles.get(&session) {
                     handle.hang_up();
                 }
             }
-            Output::Say(session, say) => {
+            SyncOutput::Send(session, say) => {
                 if let Some(handle) = self.handles.get(&session) {
                     handle.say(say);
                 }
             }
-            Output::AskRoots(repo) => answers.push_back(super::store_queries::roots(store, repo)),
-            Output::AskIds(ask, filter) => answers.push_back(super::store_queries::ids(store, ask, &filter)),
-            Output::AskMissing(ask, ids) => answers.push_back(super::store_queries::missing(store, ask, ids)),
-            Output::Submit(submission) => {
-                self.vias.insert(submission.ticket, submission.via);
+            SyncOutput::QueryRootEvents(repo) => answers.push_back(super::store_queries::roots(store, repo)),
+            SyncOutput::QueryLocalIds(ask, filter) => answers.push_back(super::store_queries::ids(store, ask, &filter)),
+            SyncOutput::QueryMissingIds(ask, ids) => answers.push_back(super::store_queries::missing(store, ask, ids)),
+            SyncOutput::Submit(submission) => {
+                self.vias.insert(submission.id, submission.source);
                 let permit = submission.session.and_then(|_| permit.take());
-                self.means.line.join(Offer::of_relay(submission, Box::new(permit)));
+                self.means.line.join(QueuedEvent::of_relay(submission, Box::new(permit)));
             }
-            Output::Release(_) => drop(permit.take()),
-            Output::Remember(row) => self.keep(Some(row), None),
-            Output::Forget(key) => self.keep(None, Some(key)),
-            Output::Note(note) => {
+            SyncOutput::ReleasePermit(_) => drop(permit.take()),
+            SyncOutput::StoreRow(row) => self.keep(Some(row), None),
+            SyncOutput::DeleteRow(key) => self.keep(None, Some(key)),
+            SyncOutput::Note(note) => {
                 crate::sync::log::note(&note);
                 self.means.meter.sync().note(&note);
                 self.board.note(&note, self.means.clock.wall());
-                if let SyncNote::States { relay, shared, lacking } = &note {
+                if let SyncNote::StatesCompared { relay, shared, lacking } = &note {
                     let states = super::store_queries::states(store, shared);
                     self.board.compared(relay, &states, lacking, self.means.clock.wall());
                 }
@@ -348,7 +354,7 @@ impl SyncRoom {
         }
     }
 
-    fn keep(&mut self, row: Option<Row>, gone: Option<RowKey>) {
+    fn keep(&mut self, row: Option<SyncRow>, gone: Option<SyncRowKey>) {
         if gone.is_some() && !self.rows.is_empty() || row.is_some() && !self.gone.is_empty() {
             // The writer writes before it forgets; who comes later must win.
             self.write_rows();
@@ -365,7 +371,7 @@ impl SyncRoom {
         self.rows_at = None;
         let (rows, gone) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.gone));
         if !rows.is_empty() || !gone.is_empty() {
-            self.means.line.post(Note::Remember(rows, gone));
+            self.means.line.post(WriterCommand::Remember(rows, gone));
         }
     }
 
@@ -386,7 +392,7 @@ impl SyncRoom {
                 }
             }
         };
-        if tokio::time::timeout(Duration::from_secs(limits::SYNC_GOODBYE_SECS), all_gone).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(limits::SYNC_SHUTDOWN_SECS), all_gone).await.is_err() {
             debug!("some relays did not say goodbye in time");
         }
     }

@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use grasp_core::admission::io::Summary;
+use grasp_core::admission::io::EventSummary;
 use grasp_core::nostr::{EventId, PublicKey, kinds};
 use grasp_core::repo::{Identifier, RepoId};
-use grasp_core::sync::io::{Followed, Heard, Note, Order, Reconnect, Session, Via};
+use grasp_core::sync::io::{IncomingMessage, ReconnectKind, RelayCommand, RepoNeeds, SessionId, SyncNote, SyncSource};
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_core::sync::{LinkView, RepoLink, View};
+use grasp_core::sync::{RelaySnapshot, RepoRelayStatus, SyncSnapshot};
 use grasp_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
-
-use crate::metrics::labels;
 
 /// States of relays that are remembered: of everything that is followed, each at a few relays. Ten megabytes at most.
 const MAX_SEEN: usize = 50_000;
@@ -34,7 +32,7 @@ const ORDER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// Sync at one moment, for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Picture {
-    pub(crate) view: View,
+    pub(crate) view: SyncSnapshot,
     /// The last trouble with relays.
     pub(crate) why: BTreeMap<RelayUrl, Why>,
 }
@@ -59,7 +57,7 @@ pub(crate) struct Seen {
 /// How a relay stands to a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
-    pub(crate) link: RepoLink,
+    pub(crate) link: RepoRelayStatus,
     /// The newest state of each maintainer that it was seen to have.
     pub(crate) seen: BTreeMap<PublicKey, Seen>,
     /// Whether all states were compared with it: then it has no others of those here.
@@ -76,7 +74,7 @@ pub(crate) enum Question {
     /// How does this relay go?
     Relay(RelayUrl, oneshot::Sender<Option<Look>>),
     /// The operator wants something of a relay. The answer says what is known of it, from before the order.
-    Order(Order, oneshot::Sender<Known>),
+    Command(RelayCommand, oneshot::Sender<Known>),
 }
 
 /// How well a relay is known.
@@ -93,7 +91,7 @@ pub(crate) enum Known {
 /// A relay at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
-    pub(crate) link: LinkView,
+    pub(crate) link: RelaySnapshot,
     pub(crate) course: Course,
     pub(crate) why: Option<Why>,
 }
@@ -113,9 +111,9 @@ pub(crate) struct Course {
 
 /// Where others ask the room.
 #[derive(Clone, Debug)]
-pub(crate) struct SyncDoor(mpsc::Sender<Question>);
+pub(crate) struct SyncHandle(mpsc::Sender<Question>);
 
-impl SyncDoor {
+impl SyncHandle {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Question>) {
         let (sender, questions) = mpsc::channel(QUESTIONS);
         (Self(sender), questions)
@@ -137,9 +135,9 @@ impl SyncDoor {
     }
 
     /// Gives an order, if its relay is known. When it is answered, what it changes is on disk; nothing if that fails.
-    pub(crate) async fn order(&self, order: Order) -> Option<Known> {
+    pub(crate) async fn order(&self, order: RelayCommand) -> Option<Known> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Question::Order(order, reply)).ok()?;
+        self.0.try_send(Question::Command(order, reply)).ok()?;
         tokio::time::timeout(ORDER_PATIENCE, answer).await.ok()?.ok()
     }
 
@@ -153,7 +151,7 @@ impl SyncDoor {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    urls: HashMap<Session, RelayUrl>,
+    urls: HashMap<SessionId, RelayUrl>,
     why: BTreeMap<RelayUrl, Why>,
     courses: BTreeMap<RelayUrl, Course>,
     /// Whose states count, by name.
@@ -168,17 +166,17 @@ pub(super) struct Board {
 
 impl Board {
     /// A connection is being made.
-    pub(super) fn dialled(&mut self, session: Session, url: &RelayUrl) {
+    pub(super) fn dialled(&mut self, session: SessionId, url: &RelayUrl) {
         self.urls.insert(session, url.clone());
     }
 
     /// It is over.
-    pub(super) fn ended(&mut self, session: Session) {
+    pub(super) fn ended(&mut self, session: SessionId) {
         self.urls.remove(&session);
     }
 
     /// What is followed under a name.
-    pub(super) fn followed(&mut self, name: &Identifier, followed: &[Followed]) {
+    pub(super) fn followed(&mut self, name: &Identifier, followed: &[RepoNeeds]) {
         if followed.is_empty() {
             self.keepers.remove(name);
             let gone: Vec<_> =
@@ -193,8 +191,8 @@ impl Board {
     }
 
     /// A relay says something. If it is a state of somebody whose states count, that is noted.
-    pub(super) fn heard(&mut self, session: Session, heard: &Heard, now: Timestamp) {
-        let Heard::Event(_, event, _) = heard else { return };
+    pub(super) fn heard(&mut self, session: SessionId, heard: &IncomingMessage, now: Timestamp) {
+        let IncomingMessage::Event(_, event, _) = heard else { return };
         if event.kind != kinds::STATE {
             return;
         }
@@ -204,7 +202,7 @@ impl Board {
     }
 
     /// What is here was compared with what a relay has: these states both have, and those only we have.
-    pub(super) fn compared(&mut self, relay: &RelayUrl, shared: &[Summary], lacking: &[EventId], now: Timestamp) {
+    pub(super) fn compared(&mut self, relay: &RelayUrl, shared: &[EventSummary], lacking: &[EventId], now: Timestamp) {
         self.compared.insert(relay.clone());
         if !lacking.is_empty() {
             for relays in self.seen.values_mut() {
@@ -212,7 +210,7 @@ impl Board {
                 self.count -= usize::from(is_gone && relays.remove(relay).is_some());
             }
         }
-        for Summary { id, author, created_at, identifier, .. } in shared {
+        for EventSummary { id, author, created_at, identifier, .. } in shared {
             let Some(name) = identifier.clone() else { continue };
             self.saw(relay, (name, *author), Seen { id: *id, created_at: *created_at, since: now });
         }
@@ -241,19 +239,21 @@ impl Board {
     }
 
     /// Counts what happens to a relay.
-    fn count_note(&mut self, note: &Note) {
+    fn count_note(&mut self, note: &SyncNote) {
         match note {
-            Note::Connected(relay, how) => {
-                self.courses.entry(relay.clone()).or_default().full = *how != Reconnect::Quick;
+            SyncNote::Connected(relay, how) => {
+                self.courses.entry(relay.clone()).or_default().full = *how != ReconnectKind::Quick;
             }
-            Note::Failed { relay, .. } | Note::Lost(relay, _) | Note::Parked(relay, _) => {
+            SyncNote::ConnectionFailed { relay, .. }
+            | SyncNote::ConnectionLost(relay, _)
+            | SyncNote::Parked(relay, _) => {
                 self.courses.entry(relay.clone()).or_default().troubles += 1;
             }
-            Note::CaughtUp { relay, via, events, whole } => {
+            SyncNote::CaughtUp { relay, source, events, is_complete } => {
                 let course = self.courses.entry(relay.clone()).or_default();
-                if course.full || *via == Via::Daily {
+                if course.full || *source == SyncSource::Daily {
                     course.passes += 1;
-                    course.last = (*events, *whole);
+                    course.last = (*events, *is_complete);
                 }
                 // Only what a connection begins with.
                 course.full = false;
@@ -263,33 +263,35 @@ impl Board {
     }
 
     /// A relay at this moment.
-    pub(super) fn look(&self, link: LinkView) -> Look {
+    pub(super) fn look(&self, link: RelaySnapshot) -> Look {
         let course = self.courses.get(&link.url).copied().unwrap_or_default();
         let why = self.why.get(&link.url).cloned();
         Look { link, course, why }
     }
 
     /// Something that people may want to know.
-    pub(super) fn note(&mut self, note: &Note, now: Timestamp) {
+    pub(super) fn note(&mut self, note: &SyncNote, now: Timestamp) {
         self.count_note(note);
         let (relay, text) = match note {
-            Note::Failed { relay, loss, .. } => (relay, format!("no connection: {}", spoken(loss))),
-            Note::Lost(relay, loss) => (relay, format!("connection lost: {}", spoken(loss))),
-            Note::RateLimited(relay, text, _) => (relay, format!("it wants less of us: {}", shortened(text))),
-            Note::Parked(relay, text) => (relay, format!("it wants nothing to do with us: {}", shortened(text))),
-            Note::PassFailed(relay, text) => (relay, format!("part of the history could not be had: {text}")),
-            Note::PeerLacks(relay, repo, 0) => {
+            SyncNote::ConnectionFailed { relay, reason, .. } => {
+                (relay, format!("no connection: {}", spoken(reason.label())))
+            }
+            SyncNote::ConnectionLost(relay, reason) => (relay, format!("connection lost: {}", spoken(reason.label()))),
+            SyncNote::RateLimited(relay, text, _) => (relay, format!("it wants less of us: {}", shortened(text))),
+            SyncNote::Parked(relay, text) => (relay, format!("it wants nothing to do with us: {}", shortened(text))),
+            SyncNote::BatchFailed(relay, text) => (relay, format!("part of the history could not be had: {text}")),
+            SyncNote::RelayLacksEvents(relay, repo, 0) => {
                 self.lacking.remove(&(relay.clone(), repo.clone()));
                 return;
             }
-            Note::PeerLacks(relay, repo, count) => {
+            SyncNote::RelayLacksEvents(relay, repo, count) => {
                 if self.lacking.len() >= MAX_LACKING {
                     self.lacking.pop_first();
                 }
                 self.lacking.insert((relay.clone(), repo.clone()), (*count, now));
                 return;
             }
-            Note::CaughtUp { relay, whole: true, .. } => {
+            SyncNote::CaughtUp { relay, is_complete: true, .. } => {
                 self.why.remove(relay);
                 return;
             }
@@ -299,8 +301,8 @@ impl Board {
     }
 
     /// A picture for people.
-    pub(super) fn picture(&mut self, view: View) -> Picture {
-        let links: BTreeSet<&RelayUrl> = view.links.iter().map(|link| &link.url).collect();
+    pub(super) fn picture(&mut self, view: SyncSnapshot) -> Picture {
+        let links: BTreeSet<&RelayUrl> = view.relays.iter().map(|link| &link.url).collect();
         self.why.retain(|relay, _| links.contains(relay));
         self.courses.retain(|relay, _| links.contains(relay));
         self.compared.retain(|relay| links.contains(relay));
@@ -309,7 +311,7 @@ impl Board {
     }
 
     /// Adds to what the machine knows of a repository's relays what was noted.
-    pub(super) fn standings(&self, repo: &RepoId, links: Vec<RepoLink>) -> Vec<Standing> {
+    pub(super) fn standings(&self, repo: &RepoId, links: Vec<RepoRelayStatus>) -> Vec<Standing> {
         let from = (repo.identifier.clone(), PublicKey([0; 32]));
         let states: Vec<_> = self.seen.range(from..).take_while(|((name, _), _)| *name == repo.identifier).collect();
         links
@@ -329,8 +331,8 @@ impl Board {
 }
 
 /// The name of a variant as words.
-fn spoken(value: &impl std::fmt::Debug) -> String {
-    labels::variant(value).replace('_', " ")
+fn spoken(label: &str) -> String {
+    label.replace('_', " ")
 }
 
 fn shortened(text: &str) -> String {

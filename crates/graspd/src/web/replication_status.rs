@@ -1,36 +1,38 @@
 //! What is known of a repository on other servers.
 
-use grasp_core::fetch::{Found, LookView};
-use grasp_core::repo::Site;
-use grasp_core::sync::relay::Status;
+use grasp_core::fetch::{MirrorStatus, MirrorView};
+use grasp_core::repo::RepoPath;
+use grasp_core::sync::relay::ConnectionStatus;
 use grasp_core::sync::relay_url::RelayUrl;
 
-use crate::git::handlers::GitHouse;
+use super::repository_handler::RepositoryPages;
+use crate::git::handlers::GitService;
 use crate::sync::status::Standing;
 use crate::web::replication::{Has, RelayRow, Replication, ServerRow};
-use crate::writer::command::SiteView;
+use crate::writer::command::RepoView;
 
 /// Finds out what is known.
-pub(super) async fn known(git: &GitHouse, site: &Site, view: &SiteView) -> Replication {
-    let standings = match &git.sync {
-        Some(sync) => sync.ask(site.repo().clone()).await.unwrap_or_default(),
+pub(super) async fn known(pages: &RepositoryPages, repo_path: &RepoPath, view: &RepoView) -> Replication {
+    let standings = match &pages.sync {
+        Some(sync) => sync.ask(repo_path.repo().clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let looks = match &git.hunt {
-        Some(hunt) => hunt.looks(site.clone()).await.unwrap_or_default(),
+    let looks = match &pages.hunt {
+        Some(hunt) => hunt.looks(repo_path.clone()).await.unwrap_or_default(),
         None => Vec::new(),
     };
+    let git = &pages.git;
     let event = view.announcement.as_ref().map(|(event, _)| event);
     let values = |name: &'static str| event.into_iter().flat_map(move |event| event.all_values(name));
     let named: Vec<(String, Option<RelayUrl>)> =
         values("relays").map(|text| (text.to_owned(), RelayUrl::parse(text))).collect();
     let here = RelayUrl::parse(&git.relay);
     let own = |url: &Option<RelayUrl>| {
-        url.is_some() && url.as_ref().map(RelayUrl::place) == here.as_ref().map(RelayUrl::place)
+        url.is_some() && url.as_ref().map(RelayUrl::without_scheme) == here.as_ref().map(RelayUrl::without_scheme)
     };
     let of = |url: &Option<RelayUrl>| {
-        let place = url.as_ref()?.place();
-        standings.iter().find(|standing| standing.link.url.place() == place)
+        let place = url.as_ref()?.without_scheme();
+        standings.iter().find(|standing| standing.link.url.without_scheme() == place)
     };
     let mut relays: Vec<RelayRow> = named
         .iter()
@@ -42,8 +44,9 @@ pub(super) async fn known(git: &GitHouse, site: &Site, view: &SiteView) -> Repli
         .collect();
     // Those that other maintainers name.
     for standing in &standings {
-        let is_named =
-            |url: &Option<RelayUrl>| url.as_ref().is_some_and(|url| url.place() == standing.link.url.place());
+        let is_named = |url: &Option<RelayUrl>| {
+            url.as_ref().is_some_and(|url| url.without_scheme() == standing.link.url.without_scheme())
+        };
         if !named.iter().any(|(_, url)| is_named(url)) {
             relays.push(relay(&standing.link.url.to_string(), standing, view));
         }
@@ -66,25 +69,25 @@ fn blank(url: &str) -> RelayRow {
 }
 
 /// What this service has: whatever it serves.
-fn here_too(view: &SiteView) -> Has {
+fn here_too(view: &RepoView) -> Has {
     if view.state.is_some() { Has::Current { since: None } } else { Has::Unseen }
 }
 
-fn relay(url: &str, standing: &Standing, view: &SiteView) -> RelayRow {
+fn relay(url: &str, standing: &Standing, view: &RepoView) -> RelayRow {
     let link = &standing.link;
     let state = match link.status {
         _ if link.is_self => "this service",
-        Status::Disconnected => "not connected",
-        Status::Connecting => "connecting",
-        Status::Syncing => "catching up",
-        Status::Connected => "connected",
-        Status::ConnectedHistoricSyncFailures => "connected, history incomplete",
+        ConnectionStatus::Disconnected => "not connected",
+        ConnectionStatus::Connecting => "connecting",
+        ConnectionStatus::Syncing => "catching up",
+        ConnectionStatus::Connected => "connected",
+        ConnectionStatus::ConnectedHistoricSyncFailures => "connected, history incomplete",
     };
     RelayRow {
         state,
         has: has(standing, view),
-        covered: link.covered,
-        heard_at: link.heard_at.map(|at| at.0),
+        covered: link.is_covered,
+        heard_at: link.last_message_at.map(|at| at.0),
         lacks: standing.lacks.map(|(events, at)| (events, at.0)),
         why: standing.why.as_ref().map(|why| why.text.clone()),
         ..blank(url)
@@ -92,20 +95,20 @@ fn relay(url: &str, standing: &Standing, view: &SiteView) -> RelayRow {
 }
 
 /// Whether a relay was seen to have the state that is served here.
-fn has(standing: &Standing, view: &SiteView) -> Has {
+fn has(standing: &Standing, view: &RepoView) -> Has {
     let Some(current) = &view.state else { return Has::Unknown };
     match standing.seen.get(&current.pubkey) {
         Some(seen) if seen.id == current.id => Has::Current { since: Some(seen.since.0) },
         Some(seen) => Has::Older { created_at: seen.created_at.0 },
         // Everything that it has is here; what it was sent before this start is not remembered.
-        None if standing.link.covered && !standing.compared => Has::Unknown,
+        None if standing.link.is_covered && !standing.compared => Has::Unknown,
         None => Has::Unseen,
     }
 }
 
 /// A GRASP server serves a state only when it has the git data, so that its relay speaks for it. Others are asked now and
 /// then.
-fn server(git: &GitHouse, url: &str, (standings, looks): (&[Standing], &[LookView]), view: &SiteView) -> ServerRow {
+fn server(git: &GitService, url: &str, (standings, looks): (&[Standing], &[MirrorView]), view: &RepoView) -> ServerRow {
     let unknown = ServerRow { url: url.to_owned(), has: Has::Unknown, how: "", asked_at: None };
     let without_scheme = |url: &str| url.split_once("://").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
     let (here, there) = (without_scheme(&git.url), without_scheme(url));
@@ -128,17 +131,17 @@ fn server(git: &GitHouse, url: &str, (standings, looks): (&[Standing], &[LookVie
 }
 
 /// What a look at a server has shown.
-fn seen(row: ServerRow, look: &LookView) -> ServerRow {
-    let Some((found, at)) = look.found else { return ServerRow { has: Has::Unasked, ..row } };
+fn seen(row: ServerRow, look: &MirrorView) -> ServerRow {
+    let Some((found, at)) = look.status else { return ServerRow { has: Has::Unasked, ..row } };
     let (has, asked_at) = match found {
-        Found::Shunned => (Has::Shunned, None),
-        _ if look.stale => (Has::Unasked, None),
-        Found::Current(since) => (Has::Current { since: Some(since.0) }, Some(at.0)),
-        Found::Lacking(shown) => {
-            (Has::Lacking { lacks: shown.lacks, differs: shown.differs, of: shown.of }, Some(at.0))
+        MirrorStatus::NotCalled => (Has::Shunned, None),
+        _ if look.is_stale => (Has::Unasked, None),
+        MirrorStatus::Current(since) => (Has::Current { since: Some(since.0) }, Some(at.0)),
+        MirrorStatus::Lacking(shown) => {
+            (Has::Lacking { lacks: shown.missing, differs: shown.different, of: shown.served }, Some(at.0))
         }
-        Found::Absent => (Has::Absent, Some(at.0)),
-        Found::Silent => (Has::Silent, Some(at.0)),
+        MirrorStatus::Absent => (Has::Absent, Some(at.0)),
+        MirrorStatus::NoAnswer => (Has::Silent, Some(at.0)),
     };
     ServerRow { has, how: if asked_at.is_some() { "by asking it" } else { "" }, asked_at, ..row }
 }

@@ -4,71 +4,108 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use grasp_core::nostr::kinds;
-use grasp_core::repo::Site;
-use grasp_core::repo::catalog::Place;
+use grasp_core::repo::RepoPath;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_git::refs::Target;
+use hyper::body::Incoming;
 use hyper::header::HeaderValue;
-use hyper::{HeaderMap, StatusCode, header};
+use hyper::{HeaderMap, Method, Request, StatusCode, header};
 
 use super::replication_status;
-use crate::git::handlers::{Client, GitHouse, busy, turn};
-use crate::git::ref_cache::{Open, Snapshot};
+use crate::fetch::driver::FetchHandle;
+use crate::git::handlers::{Client, GitService, busy, turn};
 use crate::git::upload_pack;
-use crate::http::body::Answer;
-use crate::http::router::{html, status, with_type};
+use crate::http::body::HttpResponse;
+use crate::http::response::{html, method_not_allowed, status, with_type};
+use crate::repos::ref_cache::{Open, RefSnapshot};
+use crate::sync::status::SyncHandle;
 use crate::web::purgatory::{Standing, WaitingView, purgatory_json};
 use crate::web::replication::{Replication, replication_json};
 use crate::web::repository::{RefView, RepositoryPage, repository};
-use crate::writer::command::{SiteView, WaitingEvent};
+use crate::writer::command::{RepoView, WaitingEvent};
 
-/// What is shown of a site.
+/// Answers requests for the pages and JSON documents of repositories.
+pub(crate) struct RepositoryPages {
+    pub(crate) git: Arc<GitService>,
+    /// What other relays have. `None` if sync is disabled.
+    pub(crate) sync: Option<SyncHandle>,
+    /// What other git servers have. `None` if sync is disabled.
+    pub(crate) hunt: Option<FetchHandle>,
+}
+
+/// A document about a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Show {
-    /// The page.
+enum Document {
+    /// The HTML page.
     Page,
-    /// What waits, for programs.
+    /// `purgatory`: events and uploads in purgatory, as JSON.
     Purgatory,
-    /// Where else it is, for programs.
+    /// `replication.json`: what other servers have.
     Replication,
 }
 
-/// Shows a site.
-pub(crate) async fn show(
-    git: &Arc<GitHouse>,
-    (site, open): (Site, &Open),
-    show: Show,
-    client: Client,
-    headers: &HeaderMap,
-) -> Answer {
-    let view = match turn(&git.viewing, client).await {
-        Ok(_turn) => git.desk.view(site.clone()).await,
-        Err(why) => return busy(why),
-    };
-    let standing = match open.place {
-        Place::Served => Standing::Served,
-        Place::Held => Standing::Waiting,
-    };
-    match show {
-        Show::Purgatory => {
-            let json = purgatory_json(&site.path(), standing, &waiting(&view));
-            fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
-        }
-        Show::Replication => {
-            let known = replication_status::known(git, &site, &view).await;
-            let json = replication_json(&site.path(), &known);
-            fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
-        }
-        Show::Page => {
-            let Some(snapshot) = git.snapshot(&site).await else { return upload_pack::failed() };
-            let known = replication_status::known(git, &site, &view).await;
-            let page = page(git, (&site, standing), &view, &snapshot, known);
-            fresh(headers, page, |page| html(StatusCode::OK, page))
+impl RepositoryPages {
+    /// Answers a request below a repository's path; `None` if the path names no document of a repository.
+    pub(crate) async fn route(
+        &self,
+        client: Client,
+        repo_path: &RepoPath,
+        open: &Open,
+        below: &str,
+        request: &Request<Incoming>,
+    ) -> Option<HttpResponse> {
+        let is_announced = matches!(repo_path, RepoPath::Announced(_));
+        let document = match below {
+            "purgatory" => Document::Purgatory,
+            "replication.json" if is_announced => Document::Replication,
+            "" if is_announced => Document::Page,
+            _ => return None,
+        };
+        Some(match *request.method() {
+            Method::GET | Method::HEAD => self.show(repo_path, open, document, client, request.headers()).await,
+            _ => method_not_allowed("GET, HEAD, OPTIONS"),
+        })
+    }
+
+    async fn show(
+        &self,
+        repo_path: &RepoPath,
+        open: &Open,
+        show: Document,
+        client: Client,
+        headers: &HeaderMap,
+    ) -> HttpResponse {
+        let git = &self.git;
+        let view = match turn(&git.viewing, client).await {
+            Ok(_turn) => git.desk.view(repo_path.clone()).await,
+            Err(why) => return busy(why),
+        };
+        let standing = match open.status {
+            EventStatus::Served => Standing::Served,
+            EventStatus::Held => Standing::Waiting,
+        };
+        match show {
+            Document::Purgatory => {
+                let json = purgatory_json(&repo_path.path(), standing, &waiting(&view));
+                fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+            }
+            Document::Replication => {
+                let known = replication_status::known(self, repo_path, &view).await;
+                let json = replication_json(&repo_path.path(), &known);
+                fresh(headers, json, |json| with_type(StatusCode::OK, "application/json", json))
+            }
+            Document::Page => {
+                let Some(snapshot) = git.snapshot(repo_path).await else { return upload_pack::failed() };
+                let known = replication_status::known(self, repo_path, &view).await;
+                let page = page(git, (repo_path, standing), &view, &snapshot, known);
+                fresh(headers, page, |page| html(StatusCode::OK, page))
+            }
         }
     }
 }
 
 /// Answers with a text, or says that the client has it.
-pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(String) -> Answer) -> Answer {
+pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(String) -> HttpResponse) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     let etag = format!("\"{:016x}\"", hasher.finish());
@@ -83,10 +120,10 @@ pub(crate) fn fresh(headers: &HeaderMap, text: String, render: impl FnOnce(Strin
 }
 
 fn page(
-    git: &GitHouse,
-    (site, standing): (&Site, Standing),
-    view: &SiteView,
-    snapshot: &Snapshot,
+    git: &GitService,
+    (repo_path, standing): (&RepoPath, Standing),
+    view: &RepoView,
+    snapshot: &RefSnapshot,
     replication: Replication,
 ) -> String {
     let event = view.announcement.as_ref().map(|(event, _)| event);
@@ -101,13 +138,13 @@ fn page(
         };
         named.map(shown).collect()
     };
-    let repo = site.repo();
+    let repo = repo_path.repo();
     repository(&RepositoryPage {
         identifier: repo.identifier.as_str().to_owned(),
         name: tag("name"),
         description: tag("description"),
         owner: repo.owner.npub(),
-        git_url: format!("{}/{site}", git.url),
+        git_url: format!("{}/{repo_path}", git.url),
         relay_url: git.relay.clone(),
         standing,
         maintainers: view.maintainers.clone(),
@@ -121,7 +158,7 @@ fn page(
     })
 }
 
-fn waiting(view: &SiteView) -> Vec<WaitingView> {
+fn waiting(view: &RepoView) -> Vec<WaitingView> {
     let events = view.waiting.iter().map(|WaitingEvent { event, expires_at, needs }| WaitingView {
         event: event.id.to_string(),
         kind: event.kind,

@@ -4,18 +4,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grasp_core::fetch;
-use grasp_core::repo::Site;
-use grasp_core::repo::catalog::Place;
-use grasp_core::time::Moment;
+use grasp_core::repo::RepoPath;
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::time::MonoTime;
 use hyper::header::HeaderValue;
 use hyper::{StatusCode, header};
 use tokio::sync::watch;
 
 use super::status::{Status, render};
-use crate::http::body::Answer;
-use crate::http::router::{House, with_type};
+use crate::clock::Clock;
+use crate::config::SettingsReceiver;
+use crate::http::body::HttpResponse;
+use crate::http::response::with_type;
+use crate::metrics::Metrics;
 use crate::monitor::endpoints;
-use crate::monitor::health::Round;
+use crate::monitor::health::HealthSnapshot;
+use crate::repos::ref_cache::RefCache;
 use crate::sync::status::Picture;
 
 /// How long what was made is good.
@@ -26,15 +30,19 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
                       frame-ancestors 'none'; base-uri 'none'";
 
 /// What the status is made of.
-pub(crate) struct StatusBoard {
-    pub(crate) rounds: watch::Receiver<Arc<Round>>,
+pub(crate) struct StatusCache {
+    pub(crate) rounds: watch::Receiver<Arc<HealthSnapshot>>,
     /// What sync shows, if there is sync.
     pub(crate) sync: Option<watch::Receiver<Arc<Picture>>>,
     /// What the hunt shows, if there is one.
-    pub(crate) hunt: Option<watch::Receiver<Arc<fetch::View>>>,
+    pub(crate) hunt: Option<watch::Receiver<Arc<fetch::FetchView>>>,
     pub(crate) leaving: watch::Receiver<bool>,
+    pub(crate) settings: SettingsReceiver,
+    pub(crate) directory: Arc<RefCache>,
+    pub(crate) meter: Metrics,
+    pub(crate) clock: Clock,
     /// What was made last. Whoever comes while it is made anew waits for that, which takes a few milliseconds.
-    pub(crate) made: Mutex<Option<(Moment, Arc<Made>)>>,
+    pub(crate) made: Mutex<Option<(MonoTime, Arc<Made>)>>,
 }
 
 /// The status as people and as programs read it.
@@ -43,9 +51,9 @@ pub(crate) struct Made {
     json: String,
 }
 
-impl StatusBoard {
+impl StatusCache {
     /// What the watchman has seen last.
-    pub(crate) fn round(&self) -> Arc<Round> {
+    pub(crate) fn round(&self) -> Arc<HealthSnapshot> {
         self.rounds.borrow().clone()
     }
 
@@ -55,35 +63,36 @@ impl StatusBoard {
     }
 
     /// The status as programs read it.
-    pub(crate) fn value(&self, house: &House) -> serde_json::Value {
-        serde_json::from_str(&self.made(house).json).unwrap_or_default()
+    pub(crate) fn value(&self) -> serde_json::Value {
+        serde_json::from_str(&self.made().json).unwrap_or_default()
     }
 
-    fn made(&self, house: &House) -> Arc<Made> {
-        let now = house.rooms.clock.mono();
+    fn made(&self) -> Arc<Made> {
+        let now = self.clock.mono();
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, made)) = &*made
             && now.since(*at) < FRESH
         {
             return made.clone();
         }
-        let fresh = Arc::new(self.make(house, now));
+        let fresh = Arc::new(self.make(now));
         *made = Some((now, fresh.clone()));
         fresh
     }
 
-    fn make(&self, house: &House, now: Moment) -> Made {
+    fn make(&self, now: MonoTime) -> Made {
         let round = self.round();
-        let config = house.settings.borrow().clone();
+        let config = self.settings.borrow().clone();
         let sync = self.sync.as_ref().map(|sync| sync.borrow().clone());
         let hunt = self.hunt.as_ref().map(|hunt| hunt.borrow().clone());
-        let directory = &house.git.directory;
-        let is_served = |site: &Site| match site {
-            Site::Announced(_) => directory.open(site).is_some_and(|open| open.place == Place::Served),
+        let directory = &self.directory;
+        let is_served = |repo_path: &RepoPath| match repo_path {
+            RepoPath::Announced(_) => directory.open(repo_path).is_some_and(|open| open.status == EventStatus::Served),
             // Anybody may submit; what there is of it is known once it has a ref.
-            Site::Submitted(_) => {
-                let has_refs = |site| directory.cached(site).is_some_and(|known| known.refs.iter().next().is_some());
-                directory.open(site).is_some() && has_refs(site)
+            RepoPath::PullRequests(_) => {
+                let has_refs =
+                    |repo_path| directory.cached(repo_path).is_some_and(|known| known.refs.iter().next().is_some());
+                directory.open(repo_path).is_some() && has_refs(repo_path)
             }
         };
         let (html, json) = render(&Status {
@@ -92,39 +101,39 @@ impl StatusBoard {
             uptime_secs: now.0 / 1_000,
             checks: &endpoints::checks(&round, now, self.is_leaving()),
             round: &round,
-            websockets: house.meter.relay().active(),
+            websockets: self.meter.relay().active(),
             sync: sync.as_deref(),
             hunt: hunt.as_deref(),
             is_served: &is_served,
-            refused_events: &house.meter.relay().reasons(),
-            refused_pushes: &house.meter.git().codes(),
-            cache: house.meter.git().cache_counts(),
+            refused_events: &self.meter.relay().reasons(),
+            refused_pushes: &self.meter.git().codes(),
+            cache: self.meter.git().cache_counts(),
         });
         Made { html, json }
     }
-}
 
-/// `GET /status`.
-pub(crate) fn page(house: &House) -> Answer {
-    let mut answer = with_type(StatusCode::OK, "text/html; charset=utf-8", house.status.made(house).html.clone());
-    answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    never_kept(answer)
-}
+    /// `GET /status`.
+    pub(crate) fn page(&self) -> HttpResponse {
+        let mut answer = with_type(StatusCode::OK, "text/html; charset=utf-8", self.made().html.clone());
+        answer.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        never_kept(answer)
+    }
 
-/// `GET /status.json`.
-pub(crate) fn json(house: &House) -> Answer {
-    never_kept(with_type(StatusCode::OK, "application/json", house.status.made(house).json.clone()))
+    /// `GET /status.json`.
+    pub(crate) fn json(&self) -> HttpResponse {
+        never_kept(with_type(StatusCode::OK, "application/json", self.made().json.clone()))
+    }
 }
 
 /// `GET /status.js`.
-pub(crate) fn script() -> Answer {
+pub(crate) fn script() -> HttpResponse {
     let mut answer =
         with_type(StatusCode::OK, "text/javascript; charset=utf-8", include_str!("status/status.js").to_owned());
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     answer
 }
 
-fn never_kept(mut answer: Answer) -> Answer {
+fn never_kept(mut answer: HttpResponse) -> HttpResponse {
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }

@@ -6,7 +6,6 @@ pub(crate) mod fetch_feed;
 pub(crate) mod lookups;
 pub(crate) mod policy;
 pub(crate) mod queue;
-pub(crate) mod stats;
 pub(crate) mod submission;
 pub(crate) mod sync_feed;
 mod transaction;
@@ -15,17 +14,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::admission::Registrar;
-use grasp_core::admission::git_job::OrderId;
-use grasp_core::admission::io::{Input, PushId};
-use grasp_core::admission::moderation::Sweep;
-use grasp_core::admission::policy::Rules;
-use grasp_core::admission::push::{Permit, PushRefusal};
-use grasp_core::disk_budget::Mark;
+use grasp_core::admission::Admission;
+use grasp_core::admission::git_job::GitJobId;
+use grasp_core::admission::io::{AdmissionInput, PushId};
+use grasp_core::admission::moderation::ModerationScan;
+use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::admission::push::{PushPermit, PushRejection};
+use grasp_core::disk_budget::DiskLevel;
 use grasp_core::fetch::io::FetchId;
-use grasp_core::nostr::rejection::Refusal;
-use grasp_core::repo::{Identifier, RepoId, Site};
-use grasp_core::state_machine::Machine;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::nostr::rejection::Rejection;
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::state_machine::StateMachine;
 use grasp_core::time::Timestamp;
 use grasp_git::layout::Layout;
 use grasp_git::receive::Incoming;
@@ -33,19 +33,18 @@ use grasp_store::{Store, StoreError};
 use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
-use super::git::maintenance::MaintenanceDoor;
-use super::git::ref_cache::Directory;
-use super::git::workers::GitRoom;
-use super::relay::broadcast::LiveDoor;
-use super::writer::command::{HuntNote, Note};
-use super::writer::fetch_feed::{HuntMail, HuntPost};
-use super::writer::policy::Rulebook;
-use super::writer::queue::{Line, Taken};
-use super::writer::stats::Vitals;
-use super::writer::sync_feed::{SyncMail, SyncPost};
+use super::writer::command::{FetchCommand, WriterCommand};
+use super::writer::fetch_feed::{FetchFeed, FetchUpdate};
+use super::writer::policy::CurrentPolicy;
+use super::writer::queue::{EventQueue, Taken};
+use super::writer::sync_feed::{SyncFeed, SyncUpdate};
 use crate::clock::Clock;
-use crate::metrics::Meter;
-use effects::Settled;
+use crate::metrics::Metrics;
+use crate::monitor::writer_stats::WriterStats;
+use crate::repos::maintenance::MaintenanceHandle;
+use crate::repos::ref_cache::RefCache;
+use crate::repos::workers::GitWorkers;
+use effects::Effects;
 
 /// How long a commit that directly follows another waits for company.
 const GATHER: Duration = Duration::from_millis(2);
@@ -59,41 +58,50 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long the doors stay shut at a start while repositories are brought into line that a crash left behind.
 const REPAIR: Duration = Duration::from_secs(20);
 
+/// Receives what becomes visible with a commit. Implemented by the relay's broadcast.
+pub(crate) trait CommitListener: Send {
+    /// New events can be read from the store.
+    fn committed(&self);
+
+    /// An ephemeral event was accepted. It is not in the store.
+    fn pass(&self, event: Arc<SignedEvent>);
+}
+
 /// The registrar's hands.
-pub(crate) struct Desk {
+pub(crate) struct Writer {
     pub(crate) store: Store,
-    pub(crate) line: Arc<Line>,
-    pub(crate) live: LiveDoor,
+    pub(crate) line: Arc<EventQueue>,
+    pub(crate) live: Box<dyn CommitListener>,
     pub(crate) clock: Clock,
-    pub(crate) rules: Arc<Rulebook>,
-    pub(crate) directory: Arc<Directory>,
+    pub(crate) rules: Arc<CurrentPolicy>,
+    pub(crate) directory: Arc<RefCache>,
     pub(crate) layout: Arc<Layout>,
-    pub(crate) room: GitRoom,
-    pub(crate) maintenance: MaintenanceDoor,
-    pub(crate) sync: Arc<SyncPost>,
-    pub(crate) hunt: Arc<HuntPost>,
-    pub(crate) meter: Meter,
+    pub(crate) room: GitWorkers,
+    pub(crate) maintenance: MaintenanceHandle,
+    pub(crate) sync: Arc<SyncFeed>,
+    pub(crate) hunt: Arc<FetchFeed>,
+    pub(crate) meter: Metrics,
 }
 
 /// A push whose packs the desk has.
 struct Arrived {
     packs: Vec<Incoming>,
-    reply: oneshot::Sender<Result<(), PushRefusal>>,
+    reply: oneshot::Sender<Result<(), PushRejection>>,
 }
 
 /// What the thread carries from batch to batch.
 struct State {
-    registrar: Registrar,
+    admission: Admission,
     /// When the next served event expires on its own account.
     next_expiry: Option<Timestamp>,
     /// Whether an author's shelves are still being emptied.
     purging: bool,
     /// The rules that the registrar was told and that are on disk. If others hold, it is told of them with the next batch.
-    rules: Arc<Rules>,
+    rules: Arc<AdmissionPolicy>,
     /// How many repositories they banned when they came.
     banned: usize,
     /// What is left to look up of what has no place here any more.
-    sweep: Sweep,
+    sweep: ModerationScan,
     /// Nothing unasked is tried before this time, after it failed once.
     not_before: Option<Instant>,
     /// Whether the machine decided something that did not come to pass and has not been told the truth since.
@@ -101,34 +109,34 @@ struct State {
     /// Whether the registrar has yet to hear that it knows everything.
     begins: bool,
     /// Who waits for a permit.
-    asked: HashMap<PushId, oneshot::Sender<Result<Permit, PushRefusal>>>,
+    asked: HashMap<PushId, oneshot::Sender<Result<PushPermit, PushRejection>>>,
     /// Whose packs wait for their turn.
     arrived: HashMap<PushId, Arrived>,
     /// What the hunt has brought and the registrar has yet to take over.
     hauls: HashMap<FetchId, Incoming>,
     /// Orders that the git room has, with the site that they are about.
-    orders: HashMap<OrderId, Site>,
+    orders: HashMap<GitJobId, RepoPath>,
     /// How full the disk budget is.
-    space: Mark,
+    space: DiskLevel,
     /// What could not be heard because the store had no room, and must be heard before anything else.
-    unheard: Vec<Note>,
+    unheard: Vec<WriterCommand>,
 }
 
 impl State {
     /// Whether something is left to look up of what has no place here any more.
     fn sweeps(&self) -> bool {
-        !self.sweep.is_over(&self.registrar)
+        !self.sweep.is_done(&self.admission)
     }
 }
 
-impl Desk {
+impl Writer {
     /// Reads what the store has and repairs what a crash left behind; afterwards the doors may open.
-    pub(crate) fn prepare(self) -> Result<ReadyDesk, StoreError> {
-        let mut ready = ReadyDesk { state: self.boot(self.rules.rules())?, desk: self };
+    pub(crate) fn prepare(self) -> Result<ReadyWriter, StoreError> {
+        let mut ready = ReadyWriter { state: self.boot(self.rules.rules())?, desk: self };
         ready.desk.tell_sync(&ready.state)?;
         ready.desk.tell_hunt(&ready.state)?;
         let repaired = Instant::now() + REPAIR;
-        while ready.state.begins || !ready.state.registrar.is_idle() || ready.state.sweeps() {
+        while ready.state.begins || !ready.state.admission.is_idle() || ready.state.sweeps() {
             let notes = if ready.has_work() { Vec::new() } else { ready.desk.line.take_notes(repaired) };
             ready.desk.turn(&mut ready.state, Taken { batch: Vec::new(), notes });
             if ready.state.begins {
@@ -143,29 +151,29 @@ impl Desk {
         Ok(ready)
     }
 
-    fn boot(&self, rules: Arc<Rules>) -> Result<State, StoreError> {
-        let sweep = Sweep::of(&rules.lists);
-        let mut registrar = Registrar::new(Rules::clone(&rules));
+    fn boot(&self, rules: Arc<AdmissionPolicy>) -> Result<State, StoreError> {
+        let sweep = ModerationScan::new(&rules.lists);
+        let mut admission = Admission::new(AdmissionPolicy::clone(&rules));
         let now = self.clock.now();
-        let unreadable = self.store.restore(|restored| registrar.handle(now, Input::Restored(restored)))?;
+        let unreadable = self.store.restore(|restored| admission.handle(now, AdmissionInput::Restored(restored)))?;
         if unreadable > 0 {
             warn!(unreadable, "some announcements, states or held events could not be read back");
         }
         info!(
-            repositories = registrar.catalog().repositories().count(),
-            held = registrar.purgatory().len(),
+            repositories = admission.catalog().repositories().count(),
+            held = admission.purgatory().len(),
             "read the store"
         );
-        for (repo, _) in registrar.catalog().repositories() {
-            self.host(&registrar, &repo);
+        for (repo, _) in admission.catalog().repositories() {
+            self.host(&admission, &repo);
         }
-        let staged: BTreeSet<u64> = registrar.uploads().map(|upload| upload.parcel).collect();
+        let staged: BTreeSet<u64> = admission.uploads().map(|upload| upload.folder).collect();
         if let Err(problem) = self.layout.keep_staged(&staged) {
             warn!(%problem, "uploads that nobody waits for could not be removed");
         }
         // An interrupted removal goes on, and what expired meanwhile is noticed, with the first batch.
         Ok(State {
-            registrar,
+            admission,
             next_expiry: Some(Timestamp(0)),
             purging: true,
             rules,
@@ -178,7 +186,7 @@ impl Desk {
             arrived: HashMap::new(),
             hauls: HashMap::new(),
             orders: HashMap::new(),
-            space: Mark::Free,
+            space: DiskLevel::Free,
             unheard: Vec::new(),
         })
     }
@@ -187,44 +195,44 @@ impl Desk {
     fn tell_sync(&self, state: &State) -> Result<(), StoreError> {
         let txn = self.store.begin()?;
         let names: BTreeSet<Identifier> =
-            state.registrar.catalog().repositories().map(|(repo, _)| repo.identifier).collect();
+            state.admission.catalog().repositories().map(|(repo, _)| repo.identifier).collect();
         let mut interest = BTreeMap::new();
         for name in names {
-            let followed = lookups::followed(&state.registrar, &txn, &name)?;
+            let followed = lookups::followed(&state.admission, &txn, &name)?;
             if !followed.is_empty() {
                 interest.insert(name, followed);
             }
         }
-        self.sync.send(SyncMail { interest, ..SyncMail::default() }, self.store.last_seq());
+        self.sync.send(SyncUpdate { interest, ..SyncUpdate::default() }, self.store.last_seq());
         Ok(())
     }
 
     /// Tells the hunt of everything that is sought and served.
     fn tell_hunt(&self, state: &State) -> Result<(), StoreError> {
-        if !self.rules.rules().hunts {
+        if !self.rules.rules().fetches_git_data {
             return Ok(());
         }
         let txn = self.store.begin()?;
-        let mut mail = HuntMail::default();
-        for name in state.registrar.purgatory().names() {
-            mail.sought.insert(name.clone(), lookups::quarries(&state.registrar, &txn, name)?);
+        let mut mail = FetchUpdate::default();
+        for name in state.admission.purgatory().identifiers() {
+            mail.sought.insert(name.clone(), lookups::quarries(&state.admission, &txn, name)?);
         }
-        for (repo, _) in state.registrar.catalog().repositories() {
-            mail.kept.entry(repo.identifier).or_insert_with_key(|name| state.registrar.kept(name));
+        for (repo, _) in state.admission.catalog().repositories() {
+            mail.kept.entry(repo.identifier).or_insert_with_key(|name| state.admission.served_repos(name));
         }
         self.hunt.send(mail);
         Ok(())
     }
 
     /// Shows the doors whether a repository is open.
-    fn host(&self, registrar: &Registrar, repo: &RepoId) {
-        self.directory.host(repo, registrar.hosted(repo).map(|hosted| (hosted.place, hosted.lenders)));
+    fn host(&self, admission: &Admission, repo: &RepoId) {
+        self.directory.host(repo, admission.hosted_repo(repo).map(|hosted| (hosted.status, hosted.alternates)));
     }
 
     /// One turn: take what waits, decide and write inside one transaction, commit, speak.
     fn turn(&self, state: &mut State, taken: Taken) {
         let Taken { batch, notes } = taken;
-        let mut settled = Settled::new(batch.len());
+        let mut settled = Effects::new(batch.len());
         settled.unheard = std::mem::take(&mut state.unheard);
         settled.unheard.extend(notes);
         if state.stale {
@@ -233,13 +241,13 @@ impl Desk {
             // of work that is under way.
             let too_early = state.not_before.is_some_and(|not_before| Instant::now() < not_before);
             if too_early || !state.orders.is_empty() {
-                return self.refuse(batch, &Refusal::StoreFailed);
+                return self.refuse(batch, &Rejection::StoreFailed);
             }
         }
         let (began, events) = (Instant::now(), batch.len());
         let outcome = self
             .refresh(state)
-            .and_then(|()| self.store.check_room())
+            .and_then(|()| self.store.check_free_space())
             .and_then(|()| self.settle(state, &batch, &mut settled));
         match outcome {
             Ok(()) => {
@@ -255,9 +263,9 @@ impl Desk {
             }
             Err(problem) => {
                 let refusal = if matches!(problem, StoreError::DiskFull { .. }) {
-                    Refusal::DiskFull
+                    Rejection::DiskFull
                 } else {
-                    Refusal::StoreFailed
+                    Rejection::StoreFailed
                 };
                 if !batch.is_empty() || state.not_before.is_none() {
                     warn!(%problem, events = batch.len(), "nothing of a batch was stored");
@@ -277,13 +285,15 @@ impl Desk {
 
     /// The store has no room. The registrar has heard nothing of this: new pushes are turned away, what it must know is
     /// kept for it.
-    fn put_off(&self, state: &mut State, notes: Vec<Note>) {
+    fn put_off(&self, state: &mut State, notes: Vec<WriterCommand>) {
         for note in notes {
             match note {
-                Note::Hunt(HuntNote::Remember(..)) => {}
-                Note::Ordered(..) | Note::Ended(_) | Note::Hunt(_) | Note::Rules(..) | Note::Space(_) => {
-                    state.unheard.push(note)
-                }
+                WriterCommand::Hunt(FetchCommand::Remember(..)) => {}
+                WriterCommand::Ordered(..)
+                | WriterCommand::Ended(_)
+                | WriterCommand::Hunt(_)
+                | WriterCommand::Rules(..)
+                | WriterCommand::Space(_) => state.unheard.push(note),
                 other => self.turn_away(other),
             }
         }
@@ -291,15 +301,15 @@ impl Desk {
 
     /// The registrar believes what did not come to pass and will be made anew: whatever waits for it is told so, and what
     /// the git room has done it will find out for itself.
-    fn forget(&self, state: &mut State, notes: Vec<Note>) {
+    fn forget(&self, state: &mut State, notes: Vec<WriterCommand>) {
         for (_, reply) in state.asked.drain() {
             let _ = reply.send(Err(cannot_write()));
         }
         for note in notes {
             match note {
-                Note::Ordered(order, _) => drop(state.orders.remove(&order.id)),
+                WriterCommand::Ordered(order, _) => drop(state.orders.remove(&order.id)),
                 // The new registrar is told.
-                Note::Space(mark) => state.space = mark,
+                WriterCommand::Space(mark) => state.space = mark,
                 other => self.turn_away(other),
             }
         }
@@ -313,14 +323,14 @@ impl Desk {
         }
     }
 
-    fn turn_away(&self, note: Note) {
+    fn turn_away(&self, note: WriterCommand) {
         match note {
-            Note::Ask(_, reply) => drop(reply.send(Err(cannot_write()))),
-            Note::Arrived(arrived) => {
+            WriterCommand::Ask(_, reply) => drop(reply.send(Err(cannot_write()))),
+            WriterCommand::Arrived(arrived) => {
                 let _ = arrived.reply.send(Err(cannot_write()));
                 self.room.drop_packs(arrived.packs);
             }
-            Note::Hunt(HuntNote::Arrived(_, pack)) => self.room.drop_packs(vec![pack]),
+            WriterCommand::Hunt(FetchCommand::Arrived(_, pack)) => self.room.drop_packs(vec![pack]),
             _ => {}
         }
     }
@@ -330,7 +340,7 @@ impl Desk {
         if state.stale {
             let space = state.space;
             *state = State { space, ..self.boot(state.rules.clone())? };
-            state.registrar.handle(self.clock.now(), Input::Space(space));
+            state.admission.handle(self.clock.now(), AdmissionInput::DiskLevel(space));
             self.directory.unpin_all();
             // What it was told of fetches is forgotten, and packs that were on their way are lost.
             self.tell_hunt(state)?;
@@ -340,12 +350,12 @@ impl Desk {
 }
 
 /// A desk whose registrar knows everything that the store has.
-pub(crate) struct ReadyDesk {
-    desk: Desk,
+pub(crate) struct ReadyWriter {
+    desk: Writer,
     state: State,
 }
 
-impl ReadyDesk {
+impl ReadyWriter {
     /// The writer's life: until the line is closed and empty.
     pub(crate) fn run(mut self) {
         let mut last_commit: Option<(Instant, usize)> = None;
@@ -372,21 +382,21 @@ impl ReadyDesk {
     }
 
     /// How the writer is.
-    fn vitals(&self) -> Vitals {
+    fn vitals(&self) -> WriterStats {
         let Self { desk, state } = self;
-        let written = desk.store.check_room().and_then(|()| desk.store.begin().map(drop));
+        let written = desk.store.check_free_space().and_then(|()| desk.store.begin().map(drop));
         let stuck = state.stale.then(|| "the last batch could not be stored".to_owned());
-        Vitals {
+        WriterStats {
             problem: written.err().map(|problem| problem.to_string()).or(stuck),
             orders: state.orders.len(),
-            ..Vitals::of(&state.registrar, desk.clock.mono())
+            ..WriterStats::of(&state.admission, desk.clock.mono())
         }
     }
 
     /// Whether there is something to do now although nobody asks.
     fn has_work(&self) -> bool {
         let now = self.desk.clock.mono();
-        let due = self.state.registrar.alarm().is_some_and(|(at, _)| at <= now) || self.state.sweeps();
+        let due = self.state.admission.alarm().is_some_and(|(at, _)| at <= now) || self.state.sweeps();
         let failed = self.state.not_before.is_some_and(|not_before| Instant::now() < not_before);
         self.state.begins || (due && !failed)
     }
@@ -394,7 +404,7 @@ impl ReadyDesk {
     /// When there is something to do although nobody asks.
     fn wake_at(&self) -> Option<Instant> {
         let now = self.desk.clock.now();
-        let mono = self.state.registrar.alarm().map(|(moment, _)| moment.since(now.mono));
+        let mono = self.state.admission.alarm().map(|(moment, _)| moment.since(now.mono));
         let wall = self.state.next_expiry.map(|at| Duration::from_secs(at.secs_since(now.wall)));
         let purge = (self.state.purging || self.state.sweeps()).then_some(Duration::ZERO);
         // A far expiry is looked at again in an hour: the wall clock may step.
@@ -405,11 +415,11 @@ impl ReadyDesk {
 }
 
 /// Who wants to know how the writer is, apart from everything else.
-fn part(taken: Taken) -> (Taken, Vec<crossbeam_channel::Sender<Vitals>>) {
+fn part(taken: Taken) -> (Taken, Vec<crossbeam_channel::Sender<WriterStats>>) {
     let Taken { batch, notes } = taken;
     let mut pulses = Vec::new();
     let notes = notes.into_iter().filter_map(|note| match note {
-        Note::Pulse(reply) => {
+        WriterCommand::Pulse(reply) => {
             pulses.push(reply);
             None
         }
@@ -419,8 +429,8 @@ fn part(taken: Taken) -> (Taken, Vec<crossbeam_channel::Sender<Vitals>>) {
     (Taken { batch, notes }, pulses)
 }
 
-fn cannot_write() -> PushRefusal {
-    PushRefusal::Failed("the store cannot write".to_owned())
+fn cannot_write() -> PushRejection {
+    PushRejection::Failed("the store cannot write".to_owned())
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use grasp_core::limits;
 use grasp_core::nostr::Verifier;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::command::Note;
-use super::policy::Rulebook;
-use super::submission::{Checked, Offer};
+use super::command::WriterCommand;
+use super::policy::CurrentPolicy;
+use super::submission::{CheckedEvent, QueuedEvent};
 use crate::clock::Clock;
 
 /// Units of the line's budget: every event takes at least eight, and one for each kilobyte beyond, so that neither many
@@ -32,9 +32,9 @@ const CLAIM: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Slot {
-    Waiting(Offer),
+    Waiting(QueuedEvent),
     Taken,
-    Done(Checked),
+    Done(CheckedEvent),
 }
 
 /// Offers in order of arrival.
@@ -49,7 +49,7 @@ struct Inbox {
 
 impl Inbox {
     /// Takes a few offers that nobody has taken, with their places.
-    fn claim(&mut self) -> Vec<(u64, Offer)> {
+    fn claim(&mut self) -> Vec<(u64, QueuedEvent)> {
         let from = (self.unclaimed - self.left) as usize;
         let end = self.slots.len().min(from + CLAIM);
         let mut claimed = Vec::with_capacity(end - from);
@@ -63,7 +63,7 @@ impl Inbox {
     }
 
     /// Puts a checked offer back in its place.
-    fn put(&mut self, place: u64, done: Checked) {
+    fn put(&mut self, place: u64, done: CheckedEvent) {
         self.slots[(place - self.left) as usize] = Slot::Done(done);
     }
 
@@ -73,7 +73,7 @@ impl Inbox {
     }
 
     /// Takes what is finished at the front, as long as there are fewer than so many events and bytes.
-    fn take(&mut self, events: usize, bytes: usize) -> Vec<Checked> {
+    fn take(&mut self, events: usize, bytes: usize) -> Vec<CheckedEvent> {
         let mut taken = Vec::new();
         let mut size = 0;
         while taken.len() < events && size < bytes && self.is_ready() {
@@ -92,9 +92,9 @@ struct Queue {
     clients: Inbox,
     relays: Inbox,
     /// What others than clients have to say. It does not wait for signatures.
-    notes: Vec<Note>,
+    notes: Vec<WriterCommand>,
     /// What need not be heard at once, and when it has waited long enough.
-    patient: Vec<Note>,
+    patient: Vec<WriterCommand>,
     patient_until: Option<Instant>,
     /// No more offers come; workers end when nothing is left to check.
     closed: bool,
@@ -115,7 +115,7 @@ impl Queue {
         self.patient_until = None;
         let share = if self.clients.is_ready() { 2 } else { 1 };
         let mut relays = self.relays.take(limits::MAX_BATCH_EVENTS / share, limits::MAX_BATCH_BYTES / share);
-        relays.sort_by_key(Checked::rank);
+        relays.sort_by_key(CheckedEvent::rank);
         let bytes: usize = relays.iter().map(|checked| checked.bytes).sum();
         let mut batch = self
             .clients
@@ -129,25 +129,25 @@ impl Queue {
 pub(crate) struct Taken {
     /// Clients' offers in order of arrival, then what relays brought: announcements, states, what others answer to, the
     /// rest.
-    pub(crate) batch: Vec<Checked>,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) batch: Vec<CheckedEvent>,
+    pub(crate) notes: Vec<WriterCommand>,
 }
 
 /// The line. Its lock guards the queue alone and is held for moves, never for work.
-pub(crate) struct Line {
+pub(crate) struct EventQueue {
     queue: Mutex<Queue>,
     work: Condvar,
     ready: Condvar,
     budget: Arc<Semaphore>,
 }
 
-impl Line {
+impl EventQueue {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::default(),
             work: Condvar::new(),
             ready: Condvar::new(),
-            budget: Arc::new(Semaphore::new(limits::MAX_IN_LINE * UNITS_EACH)),
+            budget: Arc::new(Semaphore::new(limits::MAX_VERIFY_QUEUE_EVENTS * UNITS_EACH)),
         })
     }
 
@@ -158,7 +158,7 @@ impl Line {
     }
 
     /// Joins the line. Never waits: whoever offers something has a place already.
-    pub(crate) fn join(&self, offer: Offer) {
+    pub(crate) fn join(&self, offer: QueuedEvent) {
         let mut queue = self.lock();
         if !queue.closed {
             let inbox = if offer.is_of_relay() { &mut queue.relays } else { &mut queue.clients };
@@ -168,7 +168,7 @@ impl Line {
     }
 
     /// Tells the writer something. Whoever does so waits for an answer or has a place elsewhere, which bounds them.
-    pub(crate) fn post(&self, note: Note) {
+    pub(crate) fn post(&self, note: WriterCommand) {
         let mut queue = self.lock();
         if note.is_patient() {
             queue.patient.push(note);
@@ -191,11 +191,11 @@ impl Line {
     }
 
     /// A worker's life: until the line is closed and empty.
-    pub(crate) fn check(&self, book: &Rulebook, clock: Clock) {
+    pub(crate) fn check(&self, book: &CurrentPolicy, clock: Clock) {
         let mut verifier = Verifier::default();
         while let Some((claimed, of_relays)) = self.claim() {
             let rules = &*book.rules();
-            let checked: Vec<(u64, Checked)> =
+            let checked: Vec<(u64, CheckedEvent)> =
                 claimed.into_iter().map(|(place, offer)| (place, offer.check(&mut verifier, rules, clock))).collect();
             let mut queue = self.lock();
             let inbox = if of_relays { &mut queue.relays } else { &mut queue.clients };
@@ -210,7 +210,7 @@ impl Line {
 
     /// Takes a few offers to check, clients' first, and says whether they are relays'. `None` when the line is closed and
     /// nothing is left to check.
-    fn claim(&self) -> Option<(Vec<(u64, Offer)>, bool)> {
+    fn claim(&self) -> Option<(Vec<(u64, QueuedEvent)>, bool)> {
         let mut queue = self.lock();
         loop {
             let clients = queue.clients.claim();
@@ -265,7 +265,7 @@ impl Line {
     }
 
     /// Gives the writer notes alone, when there are some or when the time is over.
-    pub(crate) fn take_notes(&self, until: Instant) -> Vec<Note> {
+    pub(crate) fn take_notes(&self, until: Instant) -> Vec<WriterCommand> {
         let mut queue = self.lock();
         while queue.notes.is_empty() {
             let left = until.saturating_duration_since(Instant::now());

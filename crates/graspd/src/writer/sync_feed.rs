@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use grasp_core::repo::Identifier;
-use grasp_core::sync::io::{Followed, Judgement, NewRules, Seq, Ticket};
+use grasp_core::sync::io::{RepoNeeds, Seq, SubmitResult, SyncPolicyChange, SyncSubmissionId};
 use tokio::sync::Notify;
 
 /// What sync must hear.
 #[derive(Debug, Default)]
-pub(crate) struct SyncMail {
+pub(crate) struct SyncUpdate {
     /// What is followed, by name: the latest value of each name, in whole.
-    pub(crate) interest: BTreeMap<Identifier, Vec<Followed>>,
+    pub(crate) interest: BTreeMap<Identifier, Vec<RepoNeeds>>,
     /// Verdicts on what sync has submitted, in the order of judging.
-    pub(crate) judged: Vec<(Ticket, Judgement)>,
+    pub(crate) judged: Vec<(SyncSubmissionId, SubmitResult)>,
     /// Other rules, which hold already.
-    pub(crate) rules: Option<NewRules>,
+    pub(crate) rules: Option<SyncPolicyChange>,
 }
 
-impl SyncMail {
+impl SyncUpdate {
     fn is_empty(&self) -> bool {
         self.interest.is_empty() && self.judged.is_empty() && self.rules.is_none()
     }
@@ -32,25 +32,25 @@ impl SyncMail {
 /// The mailbox. It cannot overflow: there is one value for each name, and a verdict for each event that was submitted. Its
 /// lock is held for moves.
 #[derive(Debug, Default)]
-pub(crate) struct SyncPost {
+pub(crate) struct SyncFeed {
     shelf: Mutex<Shelf>,
     bell: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Shelf {
-    mail: SyncMail,
+    mail: SyncUpdate,
     /// Up to where the bell has rung for what is served.
     served: Seq,
 }
 
-impl SyncPost {
+impl SyncFeed {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// Leaves something, and says up to where events are served. The bell rings if there is news.
-    pub(crate) fn send(&self, mut news: SyncMail, served: Seq) {
+    pub(crate) fn send(&self, mut news: SyncUpdate, served: Seq) {
         let mut shelf = self.lock();
         if news.is_empty() && served <= shelf.served {
             return;
@@ -68,16 +68,16 @@ impl SyncPost {
     }
 
     /// There are other rules. What wider ones mean is not forgotten when others follow at once.
-    pub(crate) fn send_rules(&self, new: NewRules) {
+    pub(crate) fn send_rules(&self, new: SyncPolicyChange) {
         let mut shelf = self.lock();
-        let wider = shelf.mail.rules.as_ref().is_some_and(|rules| rules.wider);
-        shelf.mail.rules = Some(NewRules { wider: wider || new.wider, ..new });
+        let accepts_more = shelf.mail.rules.as_ref().is_some_and(|rules| rules.accepts_more);
+        shelf.mail.rules = Some(SyncPolicyChange { accepts_more: accepts_more || new.accepts_more, ..new });
         drop(shelf);
         self.bell.notify_one();
     }
 
     /// Takes everything.
-    pub(crate) fn take(&self) -> SyncMail {
+    pub(crate) fn take(&self) -> SyncUpdate {
         std::mem::take(&mut self.lock().mail)
     }
 
@@ -96,7 +96,7 @@ impl SyncPost {
 mod tests {
     use grasp_core::nostr::PublicKey;
     use grasp_core::repo::RepoId;
-    use grasp_core::repo::catalog::Place;
+    use grasp_core::repo::catalog::EventStatus;
 
     use super::*;
 
@@ -104,36 +104,50 @@ mod tests {
         Identifier::new(text).expect("names a repository")
     }
 
-    fn followed(text: &str, seq: u64) -> Vec<Followed> {
+    fn followed(text: &str, seq: u64) -> Vec<RepoNeeds> {
         let repo = RepoId { owner: PublicKey([1; 32]), identifier: name(text) };
-        vec![Followed { repo, place: Place::Served, relays: Vec::new(), authors: Vec::new(), seq }]
+        vec![RepoNeeds { repo, status: EventStatus::Served, relays: Vec::new(), authors: Vec::new(), seq }]
     }
 
-    fn interest(values: &[(&str, u64)]) -> BTreeMap<Identifier, Vec<Followed>> {
+    fn interest(values: &[(&str, u64)]) -> BTreeMap<Identifier, Vec<RepoNeeds>> {
         values.iter().map(|(text, seq)| (name(text), followed(text, *seq))).collect()
     }
 
     #[tokio::test]
     async fn the_latest_value_of_a_name_and_all_verdicts_are_taken_once() {
-        let post = SyncPost::new();
-        post.send(SyncMail { interest: interest(&[("a", 1), ("b", 1)]), ..SyncMail::default() }, 0);
+        let post = SyncFeed::new();
+        post.send(SyncUpdate { interest: interest(&[("a", 1), ("b", 1)]), ..SyncUpdate::default() }, 0);
         post.send(
-            SyncMail { interest: interest(&[("b", 2)]), judged: vec![(Ticket(1), Judgement::Stored)], rules: None },
+            SyncUpdate {
+                interest: interest(&[("b", 2)]),
+                judged: vec![(SyncSubmissionId(1), SubmitResult::Stored)],
+                rules: None,
+            },
             0,
         );
         let gone = BTreeMap::from([(name("a"), Vec::new())]);
-        post.send(SyncMail { interest: gone, judged: vec![(Ticket(2), Judgement::Forged)], rules: None }, 0);
+        post.send(
+            SyncUpdate {
+                interest: gone,
+                judged: vec![(SyncSubmissionId(2), SubmitResult::InvalidSignature)],
+                rules: None,
+            },
+            0,
+        );
         post.posted().await;
         let mail = post.take();
         assert_eq!(mail.interest, BTreeMap::from([(name("a"), Vec::new()), (name("b"), followed("b", 2))]));
-        assert_eq!(mail.judged, [(Ticket(1), Judgement::Stored), (Ticket(2), Judgement::Forged)]);
+        assert_eq!(
+            mail.judged,
+            [(SyncSubmissionId(1), SubmitResult::Stored), (SyncSubmissionId(2), SubmitResult::InvalidSignature)]
+        );
         assert!(post.take().is_empty());
     }
 
     #[tokio::test]
     async fn whoever_waits_is_woken_and_nothing_rings_for_nothing() {
-        let post = SyncPost::new();
-        post.send(SyncMail::default(), 0);
+        let post = SyncFeed::new();
+        post.send(SyncUpdate::default(), 0);
         let reader = tokio::spawn({
             let post = post.clone();
             async move {
@@ -142,14 +156,14 @@ mod tests {
             }
         });
         tokio::task::yield_now().await;
-        post.send(SyncMail { interest: interest(&[("a", 1)]), ..SyncMail::default() }, 0);
+        post.send(SyncUpdate { interest: interest(&[("a", 1)]), ..SyncUpdate::default() }, 0);
         let mail = reader.await.expect("it was woken");
         assert_eq!(mail.interest, interest(&[("a", 1)]));
     }
 
     #[tokio::test]
     async fn the_bell_rings_once_for_what_is_served() {
-        let post = SyncPost::new();
+        let post = SyncFeed::new();
         let rings = || async {
             let rings = tokio::time::timeout(std::time::Duration::ZERO, post.posted()).await.is_ok();
             assert!(post.take().is_empty());
@@ -157,7 +171,7 @@ mod tests {
         };
         let mut heard = Vec::new();
         for served in [3, 3, 2, 4] {
-            post.send(SyncMail::default(), served);
+            post.send(SyncUpdate::default(), served);
             heard.push(rings().await);
         }
         assert_eq!(heard, [true, false, false, true]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::operator::Said;
+use crate::support::admin::Said;
 use crate::support::{DEADLINE, Server, command, eventually};
 
 /// The whole answer to a request of plain text.
@@ -27,7 +27,7 @@ fn raw(server: &Server, request: &str) -> String {
 fn status_says_how_the_server_is() {
     let server = Server::start(&[]);
     let text = server.run(&["status"]).well();
-    for expected in ["ready", "repositories", "up for", "events", "not followed", "memory", "disk, events", "ok: "] {
+    for expected in ["ready", "repositories", "uptime", "events", "sync is off", "memory", "disk, events", "ok: "] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
     let json = server.run(&["status", "--json"]).object();
@@ -167,7 +167,7 @@ fn a_crowd_is_turned_away_and_then_there_is_room_again() {
     let mut crowd: Vec<UnixStream> =
         (0..16).map(|_| UnixStream::connect(server.admin_socket()).expect("connects")).collect();
     let said = server.run(&["status"]).badly(1);
-    assert!(said.contains("broken off"), "{said}");
+    assert!(said.contains("closed the connection"), "{said}");
     crowd.clear();
     eventually("a place is free", || (server.run(&["status"]).code == Some(0)).then_some(()));
 }

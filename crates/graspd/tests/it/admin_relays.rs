@@ -7,7 +7,7 @@ use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::support::neighbours::{Neighbour, Project, now, place, relay};
+use crate::support::peers::{Neighbour, Project, now, place, relay};
 
 /// A server that follows another, and what both host.
 fn pair() -> (Neighbour, Neighbour, Project) {

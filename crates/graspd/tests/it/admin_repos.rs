@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::support::git::{MAIN, THEN};
 use crate::support::git_server::{GitServer, Mood};
-use crate::support::neighbours::{Neighbour, Project};
-use crate::support::stage::{End, Stage, main_at, one_commit};
+use crate::support::peers::{Neighbour, Project};
+use crate::support::test_server::{End, Stage, main_at, one_commit};
 
 #[test]
 fn repositories_are_listed() {
@@ -43,7 +43,7 @@ fn repositories_are_listed() {
     assert_eq!(names(&["--missing"]).len(), 2);
     assert_eq!(names(&["--missing", "--owner", &owner.npub()]), ["tool"]);
     assert!(names(&["nothing"]).is_empty());
-    assert_eq!(stage.server.run(&["repos", "nothing"]).well(), "There is no such repository.\n");
+    assert_eq!(stage.server.run(&["repos", "nothing"]).well(), "No repository matches.\n");
     assert!(stage.server.run(&["repos", "--owner", "me"]).badly(1).contains("npub1"));
 }
 
@@ -109,7 +109,7 @@ fn what_waits_is_listed_and_dropped_for_good() {
     assert_eq!(dropped["dropped"]["kind"], "announcement");
     assert!(!stage.exists(&owner, "tool"), "nothing announces it any more");
     stage.server.run(&["purgatory", "drop", &state.id.to_string()]).well();
-    assert_eq!(stage.server.run(&["purgatory"]).well(), "Nothing waits for git data.\n");
+    assert_eq!(stage.server.run(&["purgatory"]).well(), "No event waits for git data.\n");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn missing_git_data_is_looked_for_at_once() {
     assert_eq!((&retried["count"], retried["repositories"].as_array().map(Vec::len)), (&json!(1), Some(1)));
     server.eventually_served(&[&announcement, &state]);
     eventually("nothing is looked for any more", || {
-        server.server.run(&["purgatory", "retry"]).well().contains("Nothing is missing").then_some(())
+        server.server.run(&["purgatory", "retry"]).well().contains("No git data is missing").then_some(())
     });
     assert!(server.server.run(&["purgatory", "retry", "other"]).badly(1).contains("nothing that waits"));
 }

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, hex, signed_event};
+use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, hex, signed_event};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -124,16 +124,16 @@ fn shapes() -> Vec<Case> {
         case("a lone surrogate as verb", r#"["\ud800"]"#, shape("unexpected end of hex escape")),
         case("300 arrays in each other", deep("[", "", "]", 300), shape("invalid type: sequence, expected a string")),
         case("500,000 arrays that never end", "[".repeat(500_000), shape("EOF while parsing")),
-        case("CLOSE without an id", r#"["CLOSE"]"#, notice("invalid: the form is [\"CLOSE\", id]")),
-        case("CLOSE with two ids", r#"["CLOSE","x","y"]"#, notice("invalid: the form is [\"CLOSE\", id]")),
+        case("CLOSE without an id", r#"["CLOSE"]"#, notice("invalid: expected [\"CLOSE\", id]")),
+        case("CLOSE with two ids", r#"["CLOSE","x","y"]"#, notice("invalid: expected [\"CLOSE\", id]")),
         case(
             "CLOSE with a number",
             r#"["CLOSE",1]"#,
-            notice("invalid: a subscription id is a string of 1 to 250 bytes"),
+            notice("invalid: a subscription id must be a string of 1 to 250 bytes"),
         ),
         silence("CLOSE of nothing", r#"["CLOSE","unknown"]"#),
-        case("AUTH without an event", r#"["AUTH"]"#, notice("invalid: the form is [\"AUTH\", event]")),
-        case("AUTH with a word", r#"["AUTH","x"]"#, notice("invalid: an event is an object")),
+        case("AUTH without an event", r#"["AUTH"]"#, notice("invalid: expected [\"AUTH\", event]")),
+        case("AUTH with a word", r#"["AUTH","x"]"#, notice("invalid: an event must be a JSON object")),
         case("AUTH with nothing in it", r#"["AUTH",{}]"#, notice("invalid: missing field `id`")),
     ]
 }
@@ -163,20 +163,20 @@ fn events() -> Vec<Case> {
     let pubkey = format!("\"pubkey\":\"{}\"", note.pubkey);
     let sig = hex::encode(&note.sig);
     let mut cases = vec![
-        case("EVENT alone", r#"["EVENT"]"#, notice("invalid: the form is [\"EVENT\", event]")),
-        case("EVENT with a string", event("\"x\""), notice("invalid: an event is an object")),
-        case("EVENT with null", event("null"), notice("invalid: an event is an object")),
-        case("EVENT with an empty array", event("[]"), notice("invalid: an event is an object")),
+        case("EVENT alone", r#"["EVENT"]"#, notice("invalid: expected [\"EVENT\", event]")),
+        case("EVENT with a string", event("\"x\""), notice("invalid: an event must be a JSON object")),
+        case("EVENT with null", event("null"), notice("invalid: an event must be a JSON object")),
+        case("EVENT with an empty array", event("[]"), notice("invalid: an event must be a JSON object")),
         case(
             "EVENT with an event's values in an array",
             event(&values_only(good)),
-            notice("invalid: an event is an object"),
+            notice("invalid: an event must be a JSON object"),
         ),
         case("EVENT with nothing in it", event("{}"), notice("invalid: missing field")),
         case(
             "three things too many",
             format!("[\"EVENT\",{good},1,2,3]"),
-            notice("invalid: the form is [\"EVENT\", event]"),
+            notice("invalid: expected [\"EVENT\", event]"),
         ),
         case(
             "an id in capitals",
@@ -266,21 +266,21 @@ fn events() -> Vec<Case> {
         (
             "a credential",
             author.sign(22242, now(), &[], "").json().to_owned(),
-            "authentication events are not published".to_owned(),
+            "authentication events cannot be published".to_owned(),
         ),
         (
             "an HTTP credential",
             author.sign(27235, now(), &[], "").json().to_owned(),
-            "authentication events are not published".to_owned(),
+            "authentication events cannot be published".to_owned(),
         ),
         (
             "2,001 tags",
             author.note(now(), &vec![&["t", "x"][..]; 2_001], "").json().to_owned(),
-            "at most 2000 tags are taken".to_owned(),
+            "the event has more than 2000 tags".to_owned(),
         ),
         {
             let large = author.note(now(), &[], &"x".repeat(200_000)).json().to_owned();
-            let text = format!("the event has {} bytes, at most 196608 are taken", large.len());
+            let text = format!("the event has {} bytes, the limit is 196608", large.len());
             ("an event over 192 KiB", large, text)
         },
     ];
@@ -304,7 +304,7 @@ fn values_only(json: &str) -> String {
 }
 
 /// The same event under the signature of somebody else.
-fn forged(event: &Signed, by: &Author) -> String {
+fn forged(event: &SignedEvent, by: &Author) -> String {
     let other = by.note(event.created_at.0, &[], &event.content);
     event.json().replace(&hex::encode(&event.sig), &hex::encode(&other.sig))
 }
@@ -313,8 +313,8 @@ fn forged(event: &Signed, by: &Author) -> String {
 fn nobodys() -> String {
     let mut event = Author::new(1).note(now(), &[], "").event().clone();
     event.pubkey = PublicKey([0xff; 32]);
-    event.id = EventId(signed_event::hash(&event));
-    Signed::trusted(event).json().to_owned()
+    event.id = EventId(signed_event::compute_id(&event));
+    SignedEvent::from_trusted(event).json().to_owned()
 }
 
 fn queries(verb: &'static str) -> Vec<Case> {
@@ -322,8 +322,8 @@ fn queries(verb: &'static str) -> Vec<Case> {
     let filter = |filter: &str| format!("[\"{verb}\",\"q\",{filter}]");
     let closed = |text: &str| json!(["CLOSED", "q", text]);
     let bad = |text: &str| closed(&format!("invalid: bad filter: {text}"));
-    let bad_id = || notice("invalid: a subscription id is a string of 1 to 250 bytes");
-    let form = "invalid: the form is [\"REQ\" or \"COUNT\", id, filter, …]";
+    let bad_id = || notice("invalid: a subscription id must be a string of 1 to 250 bytes");
+    let form = "invalid: expected [\"REQ\" or \"COUNT\", id, filter, …]";
     let many = |count: usize| vec!["{}"; count].join(",");
     vec![
         case("a query without an id", format!("[\"{verb}\"]"), notice(form)),
@@ -343,11 +343,15 @@ fn queries(verb: &'static str) -> Vec<Case> {
         case("a filter that is text", filter("\"{}\""), bad("invalid type: string \"{}\", expected a filter object")),
         case("a second filter that is bad", filter("{},1"), bad("invalid type: integer `1`, expected a filter object")),
         case("a filter 300 deep", filter(&deep("[", "", "]", 300)), bad("invalid type: sequence")),
-        case("a short id to look for", filter(r#"{"ids":["ab"]}"#), bad("`ids` takes 64 lower-case hex digits")),
+        case(
+            "a short id to look for",
+            filter(r#"{"ids":["ab"]}"#),
+            bad("`ids` values must be 64 lower-case hex digits"),
+        ),
         case(
             "capitals",
             filter(&format!(r#"{{"authors":["{}"]}}"#, "AB".repeat(32))),
-            bad("`authors` takes 64 lower-case hex digits"),
+            bad("`authors` values must be 64 lower-case hex digits"),
         ),
         case("ids that are no list", filter(r#"{"ids":"x"}"#), bad("invalid type: string \"x\", expected a sequence")),
         case("ids that are null", filter(r#"{"ids":null}"#), bad("invalid type: null, expected a sequence")),
@@ -380,12 +384,12 @@ fn queries(verb: &'static str) -> Vec<Case> {
         case(
             "20,001 values",
             filter(&format!(r##"{{"#t":[{}"x"]}}"##, "\"y\",".repeat(20_000))),
-            closed("invalid: a filter takes at most 20000 values"),
+            closed("invalid: a filter can have at most 20000 values"),
         ),
         case(
             "20,001 values in all",
             filter(&format!(r##"{{"#t":["x"],"kinds":[{}1]}}"##, "1,".repeat(19_999))),
-            closed("invalid: a filter takes at most 20000 values"),
+            closed("invalid: a filter can have at most 20000 values"),
         ),
     ]
 }
@@ -393,11 +397,11 @@ fn queries(verb: &'static str) -> Vec<Case> {
 fn negentropy() -> Vec<Case> {
     let err = |text: &str| json!(["NEG-ERR", "n", text]);
     let open = |message: &str| format!(r#"["NEG-OPEN","n",{{"kinds":[9]}},{message}]"#);
-    let not_hex = || err("invalid: a negentropy message is hex");
+    let not_hex = || err("invalid: a negentropy message must be hex");
     let mut cases = vec![
-        case("NEG-OPEN alone", r#"["NEG-OPEN"]"#, notice("invalid: the form is [\"NEG-OPEN\", id, filter, message]")),
-        case("NEG-OPEN without a filter", r#"["NEG-OPEN","n","61"]"#, notice("invalid: the form is [\"NEG-OPEN\"")),
-        case("NEG-OPEN with an empty id", r#"["NEG-OPEN","",{},"61"]"#, notice("invalid: a subscription id is")),
+        case("NEG-OPEN alone", r#"["NEG-OPEN"]"#, notice("invalid: expected [\"NEG-OPEN\", id, filter, message]")),
+        case("NEG-OPEN without a filter", r#"["NEG-OPEN","n","61"]"#, notice("invalid: expected [\"NEG-OPEN\"")),
+        case("NEG-OPEN with an empty id", r#"["NEG-OPEN","",{},"61"]"#, notice("invalid: a subscription id must be")),
         case(
             "NEG-OPEN with a bad filter",
             r#"["NEG-OPEN","n",[],"61"]"#,
@@ -417,24 +421,24 @@ fn negentropy() -> Vec<Case> {
         case("half a byte", open("\"610\""), not_hex()),
         case("a message that is a number", open("61"), not_hex()),
         case("an empty message", open("\"\""), err("invalid: the message is empty")),
-        case("no negentropy", open("\"00\""), err("invalid: 0x00 is no version of negentropy")),
-        case("the version after the last", open("\"70\""), err("invalid: 0x70 is no version of negentropy")),
+        case("no negentropy", open("\"00\""), err("invalid: 0x00 is not a negentropy version")),
+        case("the version after the last", open("\"70\""), err("invalid: 0x70 is not a negentropy version")),
         case("a range that ends early", open("\"610000\""), err("invalid: the message ends inside a range")),
-        case("a mode that does not exist", open("\"61000003\""), err("invalid: 3 is no mode of a range")),
+        case("a mode that does not exist", open("\"61000003\""), err("invalid: unknown range mode 3")),
         case(
             "a list of 2^63 ids",
             open("\"6100000281808080808080808000\""),
-            err("invalid: the message cannot hold the 9223372036854775808 ids of a list"),
+            err("invalid: a list announces 9223372036854775808 ids, but the message is too short for them"),
         ),
         case(
             "a prefix of 33 bytes",
             open(&format!("\"610121{}00\"", "00".repeat(33))),
             err("invalid: an id prefix of 33 bytes is longer than an id"),
         ),
-        case("NEG-MSG alone", r#"["NEG-MSG","n"]"#, notice("invalid: the form is [\"NEG-MSG\", id, message]")),
+        case("NEG-MSG alone", r#"["NEG-MSG","n"]"#, notice("invalid: expected [\"NEG-MSG\", id, message]")),
         case("NEG-MSG to nobody", r#"["NEG-MSG","n","61"]"#, err("closed: unknown subscription")),
         case("NEG-MSG without hex", r#"["NEG-MSG","n","x"]"#, not_hex()),
-        case("NEG-CLOSE alone", r#"["NEG-CLOSE"]"#, notice("invalid: the form is [\"NEG-CLOSE\", id]")),
+        case("NEG-CLOSE alone", r#"["NEG-CLOSE"]"#, notice("invalid: expected [\"NEG-CLOSE\", id]")),
         silence("NEG-CLOSE of nothing", r#"["NEG-CLOSE","unknown"]"#),
     ];
     for version in ["\"60\"", "\"62\"", "\"6f00000200\""] {
@@ -527,12 +531,12 @@ fn a_protected_event_brings_a_challenge_and_bad_proofs_are_refused() {
             (
                 "the wrong kind",
                 author.sign_owned(1, now(), tags(&relay, &challenge), ""),
-                "invalid: authentication events are of kind 22242",
+                "invalid: authentication events must have kind 22242",
             ),
             (
                 "another challenge",
                 author.sign_owned(22242, now(), tags(&relay, "x"), ""),
-                "invalid: the challenge is not the one",
+                "invalid: the challenge does not match",
             ),
             (
                 "another relay",
@@ -540,7 +544,7 @@ fn a_protected_event_brings_a_challenge_and_bad_proofs_are_refused() {
                 "invalid: the relay tag",
             ),
             ("long ago", author.sign_owned(22242, now() - 3_600, tags(&relay, &challenge), ""), "invalid: created_at"),
-            ("no tags", author.sign(22242, now(), &[], ""), "invalid: the challenge is not the one"),
+            ("no tags", author.sign(22242, now(), &[], ""), "invalid: the challenge does not match"),
         ] {
             let _naming = Naming(what);
             client.send_text(&format!("[\"AUTH\",{}]", event.json()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grasp_sim::signer::Author;
 
-use crate::support::neighbours::{Neighbour, Project, now};
+use crate::support::peers::{Neighbour, Project, now};
 
 #[test]
 #[ignore = "needs a browser: run .ci/browser"]

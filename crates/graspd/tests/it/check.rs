@@ -7,8 +7,8 @@ use std::{fs, thread};
 
 use serde_json::Value;
 
+use crate::support::admin::Said;
 use crate::support::nginx::Nginx;
-use crate::support::operator::Said;
 use crate::support::{DEADLINE, Server, eventually};
 
 const TRUSTED: [(&str, &str); 1] = [("TRUSTED_PROXY_CIDRS", "127.0.0.0/8")];
@@ -147,7 +147,7 @@ impl Report {
     /// What is wrong.
     fn wrongs(&self) -> Vec<String> {
         let findings = self.value["findings"].as_array().expect("findings");
-        let wrong = findings.iter().filter(|finding| finding["level"] == "wrong");
+        let wrong = findings.iter().filter(|finding| finding["level"] == "error");
         wrong.map(|finding| finding["check"].as_str().expect("a word").to_owned()).collect()
     }
 }
@@ -161,15 +161,16 @@ fn a_good_proxy_is_praised() {
     let server = Server::start(&TRUSTED);
     let report = check(&server, &proxy(server.address, Mood::Good));
     assert_eq!((report.code, report.wrongs()), (Some(0), vec![]), "{}", report.value);
-    for fine in ["server", "git", "key", "disk", "front", "host", "forwarded", "websocket", "body", "chunked", "clock"]
+    for fine in
+        ["server", "git", "key", "disk", "endpoint", "host", "forwarded", "websocket", "body", "chunked", "clock"]
     {
-        assert_eq!(report.level(fine), "fine", "{fine}: {}", report.value);
+        assert_eq!(report.level(fine), "ok", "{fine}: {}", report.value);
     }
     assert!(report.part("forwarded", "says").contains("198.51.100.7"), "{}", report.value);
     assert_eq!(report.value["ok"], true);
     assert_eq!(report.value["sites"], serde_json::json!({}), "nothing needs to be mended");
     // An address is no name for others.
-    assert_eq!(report.level("domain"), "odd");
+    assert_eq!(report.level("domain"), "warning");
 }
 
 #[test]
@@ -179,11 +180,11 @@ fn every_mistake_of_a_proxy_is_found_and_no_other() {
         (Mood::NoUpgrade, &["websocket"][..], "instead of 101", "proxy_set_header Upgrade $http_upgrade"),
         (Mood::SmallBodies, &["body", "chunked"], "413", "client_max_body_size 0"),
         (Mood::NoChunks, &["chunked"], "411", "proxy_http_version 1.1"),
-        (Mood::SaysNothing, &["forwarded"], "does not say for whom", "$proxy_add_x_forwarded_for"),
-        (Mood::BelievesAnybody, &["forwarded"], "can be anybody", "$proxy_add_x_forwarded_for"),
-        (Mood::BadGateway, &["front"], "502", &format!("proxy_pass http://{};", server.address)),
-        (Mood::Redirects, &["front"], "https://www.example.com/", "under this very name"),
-        (Mood::Blog, &["front"], "is not graspd", "pass everything on"),
+        (Mood::SaysNothing, &["forwarded"], "does not send X-Forwarded-For", "$proxy_add_x_forwarded_for"),
+        (Mood::BelievesAnybody, &["forwarded"], "can claim any address", "$proxy_add_x_forwarded_for"),
+        (Mood::BadGateway, &["endpoint"], "502", &format!("proxy_pass http://{};", server.address)),
+        (Mood::Redirects, &["endpoint"], "https://www.example.com/", "at this address"),
+        (Mood::Blog, &["endpoint"], "is not graspd", "forward all requests"),
     ] {
         let report = check(&server, &proxy(server.address, mood));
         assert_eq!(
@@ -198,7 +199,7 @@ fn every_mistake_of_a_proxy_is_found_and_no_other() {
         assert!(site.contains(&format!("server {};", server.address)), "{site}");
     }
     let report = check(&server, &proxy(server.address, Mood::WrongHost));
-    assert_eq!((report.code, report.level("host").as_str()), (Some(0), "odd"), "{}", report.value);
+    assert_eq!((report.code, report.level("host").as_str()), (Some(0), "warning"), "{}", report.value);
     assert!(report.part("host", "fix").contains("proxy_set_header Host $host"), "{}", report.value);
 }
 
@@ -210,18 +211,18 @@ fn a_proxy_that_is_not_believed_is_found() {
     assert!(report.part("forwarded", "fix").contains("NGIT_TRUSTED_PROXY_CIDRS=127.0.0.1/32"), "{}", report.value);
     // Without a proxy there is none to be believed.
     let report = check(&server, &format!("http://{}", server.address));
-    assert_eq!((report.code, report.level("forwarded").as_str()), (Some(0), "advice"), "{}", report.value);
+    assert_eq!((report.code, report.level("forwarded").as_str()), (Some(0), "note"), "{}", report.value);
 }
 
 #[test]
 fn a_name_that_leads_elsewhere_is_found() {
     let (server, other) = (Server::start(&TRUSTED), Server::start(&[("RELAY_NAME", "somebody else's")]));
     let report = check(&server, &proxy(other.address, Mood::Good));
-    assert_eq!(report.wrongs(), ["front"], "{}", report.value);
-    assert!(report.part("front", "says").contains("somebody else's"), "{}", report.value);
-    let report = check(&server, &format!("http://{}", crate::support::neighbours::place()));
-    assert_eq!(report.wrongs(), ["front"], "{}", report.value);
-    assert!(report.part("front", "says").contains("not reached"), "{}", report.value);
+    assert_eq!(report.wrongs(), ["endpoint"], "{}", report.value);
+    assert!(report.part("endpoint", "says").contains("somebody else's"), "{}", report.value);
+    let report = check(&server, &format!("http://{}", crate::support::peers::place()));
+    assert_eq!(report.wrongs(), ["endpoint"], "{}", report.value);
+    assert!(report.part("endpoint", "says").contains("cannot be reached"), "{}", report.value);
 }
 
 #[test]
@@ -231,12 +232,12 @@ fn without_a_server_it_looks_at_the_rest() {
     assert_eq!(server.stop(), Some(0));
     let report = check(&server, &proxy(other.address, Mood::Good));
     assert_eq!(
-        (report.code, report.level("server"), report.level("front")),
-        (Some(0), "odd".into(), "odd".into()),
+        (report.code, report.level("server"), report.level("endpoint")),
+        (Some(0), "warning".into(), "warning".into()),
         "{}",
         report.value
     );
-    assert_eq!(report.level("websocket"), "fine", "{}", report.value);
+    assert_eq!(report.level("websocket"), "ok", "{}", report.value);
     assert_eq!(report.level("body"), "", "nobody would count it");
 }
 
@@ -262,7 +263,7 @@ fn what_is_wrong_on_the_machine_is_found() {
     let mut command = server.operator(&["check", "--json", "--domain", "nowhere.invalid"]);
     assert_eq!(server.stop(), Some(0));
     let report = Report::of(Said::of(&command.output().expect("graspd runs")));
-    assert_eq!(report.wrongs(), ["dns", "front"], "{}", report.value);
+    assert_eq!(report.wrongs(), ["dns", "endpoint"], "{}", report.value);
 }
 
 /// What a check sends is special only while it runs, and only with its token.
@@ -285,10 +286,14 @@ fn people_are_told_in_words() {
     assert_eq!(said.code, Some(1));
     assert!(said.out.lines().any(|line| line.starts_with("✗ body")), "{}", said.out);
     assert!(said.out.lines().any(|line| line.starts_with("✓ websocket")), "{}", said.out);
-    assert!(said.out.contains("A site for nginx that does all of it:"), "{}", said.out);
+    assert!(said.out.contains("Configuration for nginx that fixes all of this:"), "{}", said.out);
     // Only the proxy that answers is told about, if it says who it is.
     let said = server.run(&["check", "--via", &proxy(server.address, Mood::BadGateway)]);
-    assert!(said.out.contains("A site for nginx") && !said.out.contains("A site for Caddy"), "{}", said.out);
+    assert!(
+        said.out.contains("Configuration for nginx") && !said.out.contains("Configuration for Caddy"),
+        "{}",
+        said.out
+    );
     let said = server.run(&["check", "--via", "ftp://nobody"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
 }
@@ -298,7 +303,7 @@ fn people_are_told_in_words() {
 #[ignore = "needs nginx; .ci/run runs it"]
 fn the_lines_for_nginx_mend_it() {
     let server = Server::start(&TRUSTED);
-    let (front, other) = (crate::support::neighbours::place(), crate::support::neighbours::place());
+    let (front, other) = (crate::support::peers::place(), crate::support::peers::place());
     let bare = format!("server {{ listen {front}; location / {{ proxy_pass http://{}; }} }}", server.address);
     let nginx = Nginx::with(&bare);
     eventually("nginx listens", || TcpStream::connect(front).ok());

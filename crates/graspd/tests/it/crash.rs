@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use grasp_core::nostr::{Signed, kinds, supersedes};
-use grasp_core::repo::Service;
+use grasp_core::nostr::{SignedEvent, kinds, supersedes};
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::random::Chance;
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
@@ -27,15 +27,15 @@ const AHEAD: usize = 60;
 const THEN: u64 = 1_700_000_000;
 
 /// What one connection publishes in one round, in this order.
-type Script = Vec<Arc<Signed>>;
+type Script = Vec<Arc<SignedEvent>>;
 
 /// An event that was answered with `OK true`, and the text of the answer.
-type Acknowledged = (Arc<Signed>, String);
+type Acknowledged = (Arc<SignedEvent>, String);
 
 /// Publishes a script, always some events ahead of the answers, and passes on what is acknowledged, until the script or
 /// the server has ended.
 fn publish(mut client: Client, script: &Script, tell: &Sender<Acknowledged>) {
-    let by_id: HashMap<String, &Arc<Signed>> = script.iter().map(|event| (event.id.to_string(), event)).collect();
+    let by_id: HashMap<String, &Arc<SignedEvent>> = script.iter().map(|event| (event.id.to_string(), event)).collect();
     let mut unsent = script.iter();
     let mut unanswered = 0;
     let mut open = true;
@@ -103,7 +103,7 @@ fn ids(events: &[Value]) -> BTreeSet<String> {
 }
 
 /// Asserts that there is one version at each coordinate, and that none is older than one that was acknowledged.
-fn check_versions(served: &[Value], acknowledged: &[Arc<Signed>]) {
+fn check_versions(served: &[Value], acknowledged: &[Arc<SignedEvent>]) {
     let mut at: BTreeMap<String, grasp_core::nostr::Event> = BTreeMap::new();
     for event in served {
         let event = grasp_core::nostr::Event::parse(&event.to_string()).expect("an event");
@@ -113,8 +113,8 @@ fn check_versions(served: &[Value], acknowledged: &[Arc<Signed>]) {
     }
     for event in acknowledged {
         let current = &at[&event.coordinate().expect("replaceable").to_string()];
-        let current = current.stamp();
-        assert!(current == event.stamp() || supersedes(current, event.stamp()), "{} was lost", event.json());
+        let current = current.version();
+        assert!(current == event.version() || supersedes(current, event.version()), "{} was lost", event.json());
     }
 }
 
@@ -147,7 +147,7 @@ fn ten_rounds_as_an_open_relay() {
     let folder = Arc::new(TempDir::new().expect("a folder"));
     let mut notes: BTreeSet<String> = BTreeSet::new();
     let mut sent: BTreeSet<String> = BTreeSet::new();
-    let mut versions: Vec<Arc<Signed>> = Vec::new();
+    let mut versions: Vec<Arc<SignedEvent>> = Vec::new();
     let mut server = Server::start_in(&folder, &OPEN);
     for nth in 0..ROUNDS {
         let scripts: Vec<Script> =
@@ -184,7 +184,7 @@ const GRASP: [(&str, &str); 3] = [("POLICY", "grasp"), ("RELAY_FILTER_LIMIT", "1
 /// Repositories with their states, which are held; and of every third one a maintainer's own announcement with issues,
 /// which are served.
 fn grasp_script(chance: &mut Chance, round: usize, connection: usize) -> Script {
-    let service = Service::new("grasp.test", "").expect("a host name");
+    let service = ServiceAddress::new("grasp.test", "").expect("a host name");
     let who = (round * CONNECTIONS + connection) as u8;
     let (owner, maintainer) = (Author::new(who), Author::new(255 - who));
     let mut script = Vec::new();
@@ -215,8 +215,8 @@ fn ten_rounds_with_held_events() {
     let mut chance = Chance::new(20_262);
     let folder = Arc::new(TempDir::new().expect("a folder"));
     let mut issues: BTreeSet<String> = BTreeSet::new();
-    let mut announcements: Vec<Arc<Signed>> = Vec::new();
-    let mut held: Vec<Arc<Signed>> = Vec::new();
+    let mut announcements: Vec<Arc<SignedEvent>> = Vec::new();
+    let mut held: Vec<Arc<SignedEvent>> = Vec::new();
     let mut server = Server::start_in(&folder, &GRASP);
     for nth in 0..ROUNDS {
         let scripts: Vec<Script> =
@@ -243,7 +243,7 @@ fn ten_rounds_with_held_events() {
 }
 
 /// Sends again what is held: it is known, and an announcement gives way only to a newer one.
-fn check_held(client: &mut Client, held: &[Arc<Signed>], round: usize) {
+fn check_held(client: &mut Client, held: &[Arc<SignedEvent>], round: usize) {
     // What was sent after the last acknowledgement may have been kept as well, so a newer announcement can be there that
     // nobody told us of; all versions of a script are one second apart.
     for part in held.chunks(200) {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Service;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::signer::Author;
 use serde_json::json;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ const THEN: u64 = 1_700_000_000;
 const QUIET: (&str, &str) = ("LOG_LEVEL", "off");
 
 /// Large enough that a megabyte is full soon.
-fn large(author: &Author, nth: u64) -> Arc<Signed> {
+fn large(author: &Author, nth: u64) -> Arc<SignedEvent> {
     author.note(THEN + nth, &[&["t", "large"]], &format!("{nth} {}", "x".repeat(20_000)))
 }
 
@@ -28,11 +28,11 @@ fn large(author: &Author, nth: u64) -> Arc<Signed> {
 #[derive(Default)]
 struct Published {
     taken: Vec<String>,
-    refused: Vec<Arc<Signed>>,
+    refused: Vec<Arc<SignedEvent>>,
 }
 
 impl Published {
-    fn publish(&mut self, client: &mut Client, event: Arc<Signed>) -> bool {
+    fn publish(&mut self, client: &mut Client, event: Arc<SignedEvent>) -> bool {
         let (accepted, text) = client.publish(&event);
         if accepted {
             assert_eq!(text, "");
@@ -191,7 +191,7 @@ fn a_full_disk_with_a_reserve() {
 fn an_announcement_that_was_not_stored_gives_no_rights() {
     let settings = [("POLICY", "grasp"), ("DOMAIN", "grasp.test"), ("STORE_RESERVE_BYTES", "0"), QUIET];
     let Some(disk) = SmallDisk::mount() else { return reserve_instead_of_a_full_disk() };
-    let service = Service::new("grasp.test", "").expect("a host name");
+    let service = ServiceAddress::new("grasp.test", "").expect("a host name");
     let (owner, maintainer) = (Author::new(1), Author::new(2));
     let server = Server::start_in(&disk.folder, &settings);
     let mut client = server.connect();

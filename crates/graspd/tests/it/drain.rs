@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
-use crate::support::sound::{entries, expect_objects, expect_sound};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::integrity::{entries, expect_objects, expect_sound};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, ZERO, packet, push_body};
 use crate::support::{Client, DEADLINE, Server, command, eventually, wire};
 
@@ -56,7 +56,7 @@ fn read_to_goodbye(client: &mut Client) -> Vec<Value> {
 struct Half {
     stream: TcpStream,
     rest: Vec<u8>,
-    state: Arc<Signed>,
+    state: Arc<SignedEvent>,
 }
 
 impl Half {
@@ -97,7 +97,7 @@ impl Half {
 
 #[test]
 fn a_push_in_flight_is_finished_and_stays() {
-    let side = crate::support::neighbours::place();
+    let side = crate::support::peers::place();
     let watched: &'static str = Box::leak(side.to_string().into_boxed_str());
     let mut stage = Stage::with(&[("METRICS_BIND_ADDRESS", watched)]);
     let owner = stage.person(1);
@@ -124,7 +124,7 @@ fn a_push_in_flight_is_finished_and_stays() {
     assert_eq!(eventually_gone(&mut stage.server), Some(0));
 
     let server = Server::start_in(stage.server.folder(), &[("DOMAIN", "grasp.test")]);
-    assert!(crate::support::stage::served(&mut server.connect(), &state));
+    assert!(crate::support::test_server::served(&mut server.connect(), &state));
     expect_objects(&server, &[repo_path(&owner.npub(), "tool")]);
     expect_sound(&stage.git_folder());
 }
@@ -256,7 +256,7 @@ fn after_the_grace_it_ends_whatever_git_does() {
     command.env("PATH", format!("{}:{path}", at("bin").display()));
     let mut server = Server::spawn(command);
 
-    let owner = Maintainer::new(1, &grasp_core::repo::Service::new("grasp.test", "").expect("a host name"));
+    let owner = Maintainer::new(1, &grasp_core::repo::ServiceAddress::new("grasp.test", "").expect("a host name"));
     let (work, oid) = one_commit("one");
     let mut client = server.connect();
     for event in [owner.announce("tool", THEN, &[]), owner.state("tool", THEN, &main_at(&oid))] {

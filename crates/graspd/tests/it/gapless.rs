@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use grasp_sim::random::Chance;
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn server() -> Server {
 }
 
 /// Events in no order of time, tagged in turn as odd and even.
-fn events(chance: &mut Chance) -> Vec<Arc<Signed>> {
+fn events(chance: &mut Chance) -> Vec<Arc<SignedEvent>> {
     let author = Author::new(1);
     let parity = ["even", "odd"];
     (0..EVENTS)
@@ -56,7 +56,7 @@ impl Drop for Completion {
 
 /// Publishes everything, a breath at a time, and lets a subscriber begin when as many events as it waits for have been
 /// answered.
-fn publish_all(writer: &mut Client, events: &[Arc<Signed>], waiting: &mut Vec<(usize, Sender<()>)>) {
+fn publish_all(writer: &mut Client, events: &[Arc<SignedEvent>], waiting: &mut Vec<(usize, Sender<()>)>) {
     let mut answered = 0;
     for breath in events.chunks(BREATH) {
         for event in breath {
@@ -72,7 +72,7 @@ fn publish_all(writer: &mut Client, events: &[Arc<Signed>], waiting: &mut Vec<(u
 
 /// Publishes all events while subscribers begin at random moments; when all of them have what they should have, one last
 /// event goes out, behind which nothing more may be on its way.
-fn play(seed: u64, subscriber: fn(Part, &[Arc<Signed>], &Signed)) {
+fn play(seed: u64, subscriber: fn(Part, &[Arc<SignedEvent>], &SignedEvent)) {
     let mut chance = Chance::new(seed);
     let mut server = server();
     let events = events(&mut chance);
@@ -137,12 +137,12 @@ impl Heard {
     }
 }
 
-fn ids<'a>(events: impl Iterator<Item = &'a Arc<Signed>>) -> HashSet<String> {
+fn ids<'a>(events: impl Iterator<Item = &'a Arc<SignedEvent>>) -> HashSet<String> {
     events.map(|event| event.id.to_string()).collect()
 }
 
 /// Follows subscriptions until each has what it should have, and then until the last event.
-fn follow(part: Part, last: &Signed, expected: &[Expected]) {
+fn follow(part: Part, last: &SignedEvent, expected: &[Expected]) {
     let Part { mut client, complete, .. } = part;
     let last = last.id.to_string();
     let mut heard: Vec<Heard> = expected.iter().map(|_| Heard::default()).collect();
@@ -254,7 +254,7 @@ fn what_is_replaced_while_it_is_read() {
     let server = server();
     let author = Author::new(1);
     let version = |thing: u64, nth: u64| author.sign(30_023, THEN + nth, &[&["d", &thing.to_string()]], "");
-    let versions: Vec<Arc<Signed>> = (0..VERSIONS)
+    let versions: Vec<Arc<SignedEvent>> = (0..VERSIONS)
         .flat_map(|nth| (0..THINGS).map(move |thing| (thing, nth)))
         .map(|(thing, nth)| version(thing, nth))
         .collect();

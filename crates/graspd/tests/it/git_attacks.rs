@@ -8,7 +8,7 @@ use crate::support::attack::{
     BLOB, COMMIT, MB, Packer, Watch, children, connect, expect_nothing_left, gzip, gzipped_zeros, read_to_close, sealed,
 };
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise, repo_path};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::wire::{CAPABILITIES, RECEIVE_REQUEST, UPLOAD_REQUEST, VERSION_2, ZERO, ls_refs, packet};
 use crate::support::{eventually, wire};
 
@@ -143,7 +143,7 @@ fn a_body_of_ten_gibibytes_is_not_worth_the_effort() {
         let taken = send_without_end(&mut stream, dress);
         assert!((LIMIT..LIMIT + 50 * MB).contains(&taken), "{dress:?}: {taken} bytes were taken");
 
-        // Signed, and too much: as much again is heard, so that the reason arrives.
+        // SignedEvent, and too much: as much again is heard, so that the reason arrives.
         let mut stream = connect(&scene.stage.server);
         let head = wire::head(&scene.stage.server, "POST", &scene.receive(), &[RECEIVE_REQUEST, dress.header()]);
         let commands = wire::push_body(&scene.permitted(), CAPABILITIES, b"PACK\0\0\0\x02\0\0\0\x09");

@@ -9,20 +9,20 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Service;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, OLD, THEN, Work, repo_path};
-use crate::support::sound::{Seen, expect_objects, expect_sound, try_publish};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::integrity::{Seen, expect_objects, expect_sound, try_publish};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::{DEADLINE, Server, command, eventually};
 
 /// What a client does, one after the other.
 enum Step {
     /// What is passed from here on counts; the first step unless it is given.
     Begin,
-    Publish(Arc<Signed>),
+    Publish(Arc<SignedEvent>),
     /// To a path, a refspec.
     Push(String, String),
 }
@@ -73,7 +73,7 @@ struct Cast {
 }
 
 impl Cast {
-    fn new(service: &Service) -> Self {
+    fn new(service: &ServiceAddress) -> Self {
         let [owner, maintainer, follower, guest] = [1, 2, 4, 5].map(|n| Maintainer::new(n, service));
         Self { owner, maintainer, follower, guest }
     }
@@ -88,7 +88,7 @@ impl Cast {
     }
 
     /// A pull request to the owner's repository.
-    fn request(&self, tip: &str, clone: &[&str]) -> Arc<Signed> {
+    fn request(&self, tip: &str, clone: &[&str]) -> Arc<SignedEvent> {
         self.guest.pull_request(THEN, &[&self.owner.repo("tool")], tip, clone)
     }
 }
@@ -97,7 +97,7 @@ fn path(who: &Maintainer) -> String {
     repo_path(&who.npub(), "tool")
 }
 
-fn name(event: &Signed) -> String {
+fn name(event: &SignedEvent) -> String {
     format!("refs/nostr/{}", event.id)
 }
 
@@ -217,7 +217,7 @@ fn arrival(stage: &mut Stage, cast: &Cast) -> Plan {
 }
 
 /// A repository of the owner with a commit, and another that follows it.
-fn followed(stage: &mut Stage, cast: &Cast) -> (Work, String, Arc<Signed>) {
+fn followed(stage: &mut Stage, cast: &Cast) -> (Work, String, Arc<SignedEvent>) {
     let (work, c1) = one_commit("one");
     let (announcement, _) = stage.found(&cast.owner, "tool", &[], &work, &main_at(&c1));
     stage.publish(&cast.follower.announce("tool", THEN, &[&cast.owner]));
@@ -576,7 +576,7 @@ fn every_place_is_tried() {
     let mut places = BTreeSet::new();
     let mut folders = vec![crates.join("git/src"), crates.join("graspd/src")];
     while let Some(folder) = folders.pop() {
-        for path in crate::support::sound::entries(&folder) {
+        for path in crate::support::integrity::entries(&folder) {
             if path.is_dir() {
                 // The keeping in good order has tests of its own for this.
                 folders.extend((!path.ends_with("git/src/maintain")).then_some(path));

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 
 use crate::support::eventually;
 use crate::support::git::{MAIN, Maintainer, OLD, THEN, Work, fetchable};
-use crate::support::stage::{End, Stage, main_at, one_commit};
+use crate::support::test_server::{End, Stage, main_at, one_commit};
 
 /// O's repository at O's `c1`, then at M's `c2`, thirty seconds later.
 struct Two {
@@ -15,7 +15,7 @@ struct Two {
     maintainer: Maintainer,
     work: Work,
     commits: [String; 2],
-    states: [Arc<Signed>; 2],
+    states: [Arc<SignedEvent>; 2],
 }
 
 impl Two {

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Service;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, Refs, Said, THEN, Work, ls_remote, noise, refs, repo_path};
+use crate::support::integrity::{entries, expect_objects, expect_sound, repositories};
 use crate::support::small_disk::SmallDisk;
-use crate::support::sound::{entries, expect_objects, expect_sound, repositories};
-use crate::support::stage::{main_at, one_commit, served};
+use crate::support::test_server::{main_at, one_commit, served};
 use crate::support::{Server, command, eventually};
 
 /// A server whose git folder is on a small disk of its own, and somebody with a repository to push.
-struct House {
+struct AppState {
     server: Server,
     owner: Maintainer,
     work: Work,
@@ -26,7 +26,7 @@ struct House {
 /// With every page more a push fails one step later; a small one does not need as many as this.
 const ENOUGH: u64 = 50;
 
-impl House {
+impl AppState {
     /// Nothing where mounting is not permitted.
     fn new(settings: &[(&str, &str)]) -> Option<Self> {
         let disk = SmallDisk::mount()?;
@@ -35,7 +35,7 @@ impl House {
         let named = [("DOMAIN", "grasp.test"), ("LOG_LEVEL", "off"), ("GIT_DATA_PATH", git.as_str())];
         let to_the_last_page = [("STORE_RESERVE_BYTES", "0")];
         let server = Server::spawn(command(relay.path(), &[&named, &to_the_last_page[..], settings].concat()));
-        let owner = Maintainer::new(1, &Service::new("grasp.test", "").expect("a host name"));
+        let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("a host name"));
         let (work, _) = one_commit("zero");
         let house = Self { server, owner, work, _relay: relay, disk };
         house.publish(&house.owner.announce("tool", THEN, &[]));
@@ -54,17 +54,17 @@ impl House {
         self.work.push(&self.url(), &[&format!("{commit}:{MAIN}")])
     }
 
-    fn publish(&self, event: &Signed) {
+    fn publish(&self, event: &SignedEvent) {
         let (accepted, text) = self.server.connect().publish(event);
         assert!(accepted, "{text}");
     }
 
-    fn is_served(&self, event: &Signed) -> bool {
+    fn is_served(&self, event: &SignedEvent) -> bool {
         served(&mut self.server.connect(), event)
     }
 
     /// A state with a new commit, which waits.
-    fn next(&self, nth: u64, content: &str) -> (Arc<Signed>, String) {
+    fn next(&self, nth: u64, content: &str) -> (Arc<SignedEvent>, String) {
         let commit = self.work.commit("file", content);
         let state = self.owner.state("tool", THEN + nth, &main_at(&commit));
         self.publish(&state);
@@ -84,7 +84,7 @@ impl House {
     }
 
     /// A push that does not fit: it says so, and changes nothing that can be seen.
-    fn expect_refused(&self, said: &Said, state: &Signed, before: &Refs) {
+    fn expect_refused(&self, said: &Said, state: &SignedEvent, before: &Refs) {
         let full = said.err.contains("E-PACK-DISK-FULL") && said.err.contains("try again later");
         // The watchman may have seen it, too.
         let full = full || said.err.contains("E-DISK-FULL");
@@ -101,7 +101,7 @@ impl House {
 
 #[test]
 fn wherever_a_push_fails_it_is_refused() {
-    let Some(mut house) = House::new(&[]) else { return };
+    let Some(mut house) = AppState::new(&[]) else { return };
     let mut before = refs(&[]);
     // The first push of a repository, and another one.
     for nth in 0..2 {
@@ -135,7 +135,7 @@ fn wherever_a_push_fails_it_is_refused() {
 
 #[test]
 fn a_large_push_goes_through_when_there_is_space_again() {
-    let Some(house) = House::new(&[]) else { return };
+    let Some(house) = AppState::new(&[]) else { return };
     let (state, commit) = house.next(0, &noise(3_000_000));
     // Less than the pack, and room for the pack but not for what git makes of it.
     for pages in [0, 100, 400] {
@@ -154,7 +154,7 @@ fn a_large_push_goes_through_when_there_is_space_again() {
 /// What a push that failed late has left in its repository goes with the announcement that was never served.
 #[test]
 fn nothing_stays_of_a_repository_that_came_to_nothing() {
-    let Some(house) = House::new(&[("PURGATORY_EXPIRY_SECS", "15")]) else { return };
+    let Some(house) = AppState::new(&[("PURGATORY_EXPIRY_SECS", "15")]) else { return };
     let (_, commit) = house.next(0, "one");
     let folder = house.disk.path().join("git");
     for pages in 0.. {

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use crate::support::git::{DEVELOP, MAIN, Maintainer, PROTOCOLS, THEN, Work, fetchable, refs, repo_path};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::wire::{UPLOAD_REQUEST, VERSION_2, ls_refs, packet};
 use crate::support::{DEADLINE, wire};
 
@@ -152,7 +152,7 @@ fn g1_49_any_stored_object_can_be_had_by_its_id() {
     }
 }
 
-fn owner_state(story: &Story, later: u64, oid: &str) -> std::sync::Arc<grasp_core::nostr::Signed> {
+fn owner_state(story: &Story, later: u64, oid: &str) -> std::sync::Arc<grasp_core::nostr::SignedEvent> {
     story.owner.state("tool", THEN + later, &main_at(oid))
 }
 

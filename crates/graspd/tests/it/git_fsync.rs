@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use grasp_core::repo::Service;
+use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, THEN, repo_path};
-use crate::support::stage::{main_at, one_commit};
+use crate::support::test_server::{main_at, one_commit};
 use crate::support::{Server, command, eventually};
 
 const CALLS: &str = "trace=fsync,fdatasync,msync,rename,renameat,renameat2,openat,pwrite64,pwritev,write,writev,sendto,\
@@ -114,7 +114,7 @@ fn everything_is_on_disk_before_git_hears_of_it() {
     let folder = TempDir::new().expect("a folder");
     let log = folder.path().join("trace");
     let mut server = start(folder.path(), &log);
-    let owner = Maintainer::new(1, &Service::new("grasp.test", "").expect("a host name"));
+    let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("a host name"));
     let (work, commit) = one_commit("one");
     let mut client = server.connect();
     for event in [owner.announce("tool", THEN, &[]), owner.state("tool", THEN, &main_at(&commit))] {

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Service;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::random::Chance;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, THEN, Work, ls_remote, noise, refs, repo_path};
-use crate::support::sound::{entries, expect_objects, expect_sound, try_publish, try_served};
-use crate::support::stage::main_at;
+use crate::support::integrity::{entries, expect_objects, expect_sound, try_publish, try_served};
+use crate::support::test_server::main_at;
 use crate::support::{DEADLINE, Server, command, eventually};
 
 const CLIENTS: usize = 2;
@@ -31,7 +31,7 @@ const PATIENT: usize = 3;
 const NAMED: [(&str, &str); 2] = [("DOMAIN", "grasp.test"), ("LOG_LEVEL", "error")];
 
 /// The server of the moment, which everybody looks up anew.
-struct House {
+struct AppState {
     folder: TempDir,
     server: Mutex<Server>,
     /// Pushes that git reported as done to each client.
@@ -40,7 +40,7 @@ struct House {
     noise: String,
 }
 
-impl House {
+impl AppState {
     fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         let server = Mutex::new(Server::spawn(command(folder.path(), &NAMED)));
@@ -63,12 +63,12 @@ impl House {
     }
 
     /// Publishes until it is answered.
-    fn publish(&self, event: &Signed) {
+    fn publish(&self, event: &SignedEvent) {
         let (accepted, text) = eventually("the event is answered", || try_publish(self.address(), event));
         assert!(accepted, "{text}: {}", event.json());
     }
 
-    fn expect_served(&self, event: &Signed) {
+    fn expect_served(&self, event: &SignedEvent) {
         let served = eventually("the question is answered", || try_served(self.address(), event));
         assert!(served, "git said that it is done, but this is not served: {}", event.json());
     }
@@ -85,7 +85,7 @@ impl House {
 /// A repository as its owner left it.
 struct Left {
     path: String,
-    state: Arc<Signed>,
+    state: Arc<SignedEvent>,
     commit: String,
 }
 
@@ -98,7 +98,7 @@ struct Record {
 }
 
 /// Publishes states and pushes what they say, each until git says that it is done.
-fn push_on(house: &House, client: usize, who: &Maintainer) -> Record {
+fn push_on(house: &AppState, client: usize, who: &Maintainer) -> Record {
     let mut chance = Chance::new(20_264 + client as u64);
     let mut record = Record::default();
     for repository in 0..REPOSITORIES {
@@ -132,7 +132,7 @@ fn push_on(house: &House, client: usize, who: &Maintainer) -> Record {
 }
 
 /// Lets a server live for a while, which may be until it has done something for everybody.
-fn live(house: &House, nth: usize, chance: &mut Chance) {
+fn live(house: &AppState, nth: usize, chance: &mut Chance) {
     let until = Instant::now() + Duration::from_millis(chance.below(LIFE) as u64);
     let limit = Instant::now() + DEADLINE;
     let before = house.done();
@@ -148,8 +148,8 @@ fn live(house: &House, nth: usize, chance: &mut Chance) {
 
 #[test]
 fn what_git_reported_as_done_is_served() {
-    let house = House::new();
-    let service = Service::new("grasp.test", "").expect("a host name");
+    let house = AppState::new();
+    let service = ServiceAddress::new("grasp.test", "").expect("a host name");
     let mut kills = 0;
     let records: Vec<Record> = thread::scope(|scope| {
         let (house, service) = (&house, &service);

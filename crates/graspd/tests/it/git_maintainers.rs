@@ -4,7 +4,7 @@ use grasp_sim::signer::owned;
 
 use crate::support::eventually;
 use crate::support::git::{MAIN, THEN, Work};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 
 /// O lists M, M lists R, X lists O; R has no announcement.
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::support::eventually;
 use crate::support::git::{Maintainer, THEN, Work, fetchable};
-use crate::support::stage::{End, Stage, main_at, one_commit};
+use crate::support::test_server::{End, Stage, main_at, one_commit};
 
 /// Debug builds do at once what otherwise waits for quiet, an hour or a day.
 const HASTE: (&str, &str) = ("GRASPD_HASTE", "1");

@@ -2,7 +2,7 @@
 
 use crate::support::eventually;
 use crate::support::git::{THEN, Work, fetchable};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 
 const PROTOCOLS: [&str; 2] = ["0", "2"];
 

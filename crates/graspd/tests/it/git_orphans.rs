@@ -7,13 +7,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::{fs, thread};
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Service;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::ServiceAddress;
 use tempfile::TempDir;
 
 use crate::support::git::{MAIN, Maintainer, Said, THEN, Work, ls_remote, refs, repo_path};
-use crate::support::sound::{entries, expect_objects, expect_sound};
-use crate::support::stage::{main_at, one_commit};
+use crate::support::integrity::{entries, expect_objects, expect_sound};
+use crate::support::test_server::{main_at, one_commit};
 use crate::support::{Server, command, eventually};
 
 /// A git that begins to take a pack apart, says so, and goes on when the file `slow` is gone.
@@ -47,7 +47,7 @@ impl Place {
         fs::create_dir(at("bin")).expect("a new folder");
         fs::write(at("bin/git"), script).expect("a file");
         fs::set_permissions(at("bin/git"), fs::Permissions::from_mode(0o755)).expect("its owner may");
-        let owner = Maintainer::new(1, &Service::new("grasp.test", "").expect("a host name"));
+        let owner = Maintainer::new(1, &ServiceAddress::new("grasp.test", "").expect("a host name"));
         let (work, commit) = one_commit("one");
         Self { folder, owner, work, commit }
     }
@@ -72,7 +72,7 @@ impl Place {
         Server::spawn(self.command())
     }
 
-    fn announce(&self, server: &Server) -> Arc<Signed> {
+    fn announce(&self, server: &Server) -> Arc<SignedEvent> {
         let state = self.owner.state("tool", THEN, &main_at(&self.commit));
         let mut client = server.connect();
         for event in [&self.owner.announce("tool", THEN, &[]), &state] {
@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// Kills a server while a slow git takes a pack apart, which says so in a file; gives the state that was pushed.
-    fn kill_during_a_push(&self, says: &str) -> Arc<Signed> {
+    fn kill_during_a_push(&self, says: &str) -> Arc<SignedEvent> {
         let mut server = self.start();
         let state = self.announce(&server);
         fs::write(self.file("slow"), "").expect("a file");
@@ -106,9 +106,9 @@ impl Place {
     }
 
     /// The same push again, and everything is as it should be.
-    fn go_on(&self, server: &Server, state: &Signed) {
+    fn go_on(&self, server: &Server, state: &SignedEvent) {
         self.push(server).done();
-        assert!(crate::support::stage::served(&mut server.connect(), state));
+        assert!(crate::support::test_server::served(&mut server.connect(), state));
         let remote = ls_remote(&format!("http://{}{}", server.address, self.path()));
         assert_eq!(remote.refs, refs(&main_at(&self.commit)));
         expect_objects(server, &[self.path()]);

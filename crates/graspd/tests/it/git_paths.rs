@@ -4,7 +4,7 @@ use grasp_core::nostr::PublicKey;
 use grasp_sim::signer::owned;
 
 use crate::support::git::{MAIN, THEN, Work, repo_path};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::wire;
 use crate::support::wire::{Answer, UPLOAD_REQUEST, VERSION_2, ls_refs};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 
 use crate::support::git::{MAIN, Maintainer, THEN, Work, fetchable};
-use crate::support::stage::{End, Stage, main_at, one_commit};
+use crate::support::test_server::{End, Stage, main_at, one_commit};
 
 /// O's repository `tool` at a commit, and a guest's clone with one more.
 struct Offer {
@@ -28,7 +28,7 @@ impl Offer {
         Self { stage, owner, guest, work, base, tip }
     }
 
-    fn request(&self, tip: &str) -> Arc<Signed> {
+    fn request(&self, tip: &str) -> Arc<SignedEvent> {
         self.guest.pull_request(THEN, &[&self.owner.repo("tool")], tip, &["https://elsewhere.example/fork.git"])
     }
 
@@ -42,7 +42,7 @@ impl Offer {
 
     /// Demands that the repository has its branch and this pull request.
     #[track_caller]
-    fn expect_offered(&self, request: &Signed, tip: &str) {
+    fn expect_offered(&self, request: &SignedEvent, tip: &str) {
         self.stage.expect_refs(&self.owner, "tool", &[(MAIN, &self.base), (&name(request), tip)]);
     }
 
@@ -52,7 +52,7 @@ impl Offer {
     }
 }
 
-fn name(event: &Signed) -> String {
+fn name(event: &SignedEvent) -> String {
     format!("refs/nostr/{}", event.id)
 }
 

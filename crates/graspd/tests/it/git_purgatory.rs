@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 use serde_json::Value;
 
 use crate::support::git::{MAIN, Maintainer, THEN, Work, repo_path};
-use crate::support::stage::{End, Stage, main_at, one_commit};
+use crate::support::test_server::{End, Stage, main_at, one_commit};
 use crate::support::{eventually, wire};
 
 /// What is said about what waits at a repository.
@@ -21,7 +21,7 @@ fn waiting(stage: &Stage, who: &Maintainer, d: &str) -> String {
     document.to_string()
 }
 
-fn id(event: &Signed) -> String {
+fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use serde_json::json;
 
 use crate::support::git::{DEVELOP, MAIN, OLD, THEN, Work, noise, repo_path};
-use crate::support::stage::{Stage, main_at, one_commit, served};
+use crate::support::test_server::{Stage, main_at, one_commit, served};
 use crate::support::wire::{EMPTY_PACK, ZERO};
 use crate::support::{Server, eventually, wire};
 
@@ -207,7 +207,7 @@ fn s15_6_of_the_same_second_the_lower_id_wins() {
     let push = |oid: &str| work.push(&url, &[&format!("+{oid}:{MAIN}")]);
 
     // Somewhere in the middle, so that there are lower and higher ones.
-    let middle = |event: &Signed| (0x40..0xc0).contains(&event.id.0[0]);
+    let middle = |event: &SignedEvent| (0x40..0xc0).contains(&event.id.0[0]);
     let a = owner.state_ranked("tool", THEN, &c1, middle);
     stage.hold(&a);
     push(&c1).done();
@@ -308,7 +308,7 @@ fn two_maintainers_push_to_their_own_repositories_at_once() {
 }
 
 /// Pushes until it is taken; on the way there only somebody else's success stands.
-fn push_until_done(server: &Server, work: &Work, url: &str, state: &Signed) {
+fn push_until_done(server: &Server, work: &Work, url: &str, state: &SignedEvent) {
     eventually("the newer state's push is taken", || {
         let said = work.push(url, &["+main"]);
         if said.success {

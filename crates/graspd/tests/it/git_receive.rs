@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::git::{DEVELOP, MAIN, THEN, Work, fetchable, noise, repo_path};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::wire::{RECEIVE_REQUEST, ZERO};
 use crate::support::{eventually, wire};
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 
 use crate::support::git::{DEVELOP, MAIN, Maintainer, OLD, THEN, Work, refs};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 
 /// Publishes a state whose data is here and waits until it is served and followed.
 #[track_caller]
-fn apply(stage: &mut Stage, who: &Maintainer, state: &Arc<Signed>, declared: &[(&str, &str)]) {
+fn apply(stage: &mut Stage, who: &Maintainer, state: &Arc<SignedEvent>, declared: &[(&str, &str)]) {
     stage.publish(state);
     stage.eventually_served(state);
     stage.eventually_refs(who, "tool", declared);

@@ -136,7 +136,7 @@ fn the_document_states_the_limits_that_are_set() {
         ("max_event_tags", json!(limits::MAX_EVENT_TAGS)),
         ("max_state_event_tags", json!(limits::MAX_STATE_TAGS)),
         ("max_state_event_bytes", json!(limits::MAX_STATE_EVENT_BYTES)),
-        ("max_unanswered_events", json!(limits::MAX_UNANSWERED_PER_CONNECTION)),
+        ("max_unanswered_events", json!(limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION)),
         ("max_neg_items", json!(limits::MAX_NEGENTROPY_ITEMS)),
         ("max_neg_frame_bytes", json!(limits::NEGENTROPY_FRAME_BYTES)),
         ("created_at_upper_limit", json!(limits::MAX_FUTURE_SECS)),
@@ -386,7 +386,7 @@ fn whoever_does_not_finish_a_request_is_cut_off() {
     let beginnings = ["", "GET / HT", "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "];
     let mut streams = beginnings.map(|text| {
         let mut stream = TcpStream::connect(server.address).expect("connects");
-        stream.set_read_timeout(Some(Duration::from_secs(limits::HANDSHAKE_SECS * 2))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(limits::HANDSHAKE_TIMEOUT_SECS * 2))).expect("a timeout");
         stream.write_all(text.as_bytes()).expect("writes");
         stream
     });

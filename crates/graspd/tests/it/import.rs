@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::git::THEN;
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::{Client, Server, eventually};
 
 const OPEN: (&str, &str) = ("POLICY", "open");
@@ -22,12 +22,12 @@ fn text(path: &Path) -> &str {
 }
 
 /// So many notes of a few authors.
-fn notes(count: u64) -> Vec<Arc<Signed>> {
+fn notes(count: u64) -> Vec<Arc<SignedEvent>> {
     let authors: Vec<Author> = (1..=4).map(Author::new).collect();
     (0..count).map(|nth| authors[nth as usize % 4].note(THEN + nth, &[], &format!("note {nth} \u{2028}\n"))).collect()
 }
 
-fn write(path: &Path, events: &[Arc<Signed>]) {
+fn write(path: &Path, events: &[Arc<SignedEvent>]) {
     let lines: String = events.iter().map(|event| format!("{}\n", event.json())).collect();
     fs::write(path, lines).expect("writes");
 }
@@ -119,7 +119,7 @@ fn what_comes_before_its_parent_is_tried_once_more_and_git_data_is_waited_for() 
     write(&file, &[reply.clone(), comment.clone(), issue.clone(), stranger.clone(), protected.clone()]);
     crash(&stage.server, &file, "import.forgotten");
     let said = stage.server.run(&["import", text(&file)]).well();
-    for expected in ["accepted", "refused: unrelated", "refused: protected", "all"] {
+    for expected in ["accepted", "rejected: unrelated", "rejected: protected", "total"] {
         assert!(said.contains(expected), "{expected} in {said}");
     }
     stage.expect_served(&[&issue, &comment, &reply]);
@@ -175,7 +175,7 @@ fn a_note_is_of_one_file() {
     // It has grown.
     write(&file, &all[..15]);
     let said = server.run(&["import", text(&file)]);
-    assert!(said.err.contains("going on"), "{}", said.err);
+    assert!(said.err.contains("continuing an interrupted import"), "{}", said.err);
     said.well();
     // It is another one.
     write(&file, &all[15..25]);

@@ -36,7 +36,7 @@ fn what_is_refused_is_a_failure() {
     let url = server.url();
     server.run(&["key", "me.nsec"]).well();
     let said = server.run(&["event", "--key", "me.nsec", "--kind", "1", "--to", &url]).badly(1);
-    assert!(said.contains("refused: "), "{said}");
+    assert!(said.contains("rejected the event: "), "{said}");
     assert!(server.run(&["event", "--key", "nobody.nsec", "--kind", "1"]).badly(1).contains("nobody.nsec"));
     assert!(server.run(&["event", "--key", "me.nsec", "--kind", "1", "--tag", "t"]).badly(2).contains("NAME=VALUE"));
     assert!(server.run(&["event", "--key", "me.nsec", "--kind", "1", "--to", "http://x"]).badly(2).contains("ws://"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use grasp_core::limits;
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite;
@@ -109,7 +109,7 @@ fn a_filter_gets_so_many_events_asked_for_or_not() {
 // Events.
 
 /// An event whose text has exactly so many bytes.
-fn sized(kind: u16, bytes: usize) -> Arc<Signed> {
+fn sized(kind: u16, bytes: usize) -> Arc<SignedEvent> {
     let make = |content: &str| Author::new(1).sign(kind, now(), &[&["d", "x"]], content);
     let event = make(&"x".repeat(bytes - make("").json().len()));
     assert_eq!(event.json().len(), bytes);
@@ -124,7 +124,7 @@ fn events_have_so_many_bytes_and_states_a_mebibyte() {
         let mut client = server.connect();
         for (kind, most) in [(1, most), (kinds::ANNOUNCEMENT, most), (kinds::STATE, state)] {
             assert_eq!(client.publish(&sized(kind, most)), (true, String::new()), "kind {kind}");
-            let refused = format!("invalid: the event has {} bytes, at most {most} are taken", most + 1);
+            let refused = format!("invalid: the event has {} bytes, the limit is {most}", most + 1);
             assert_eq!(client.publish(&sized(kind, most + 1)), (false, refused), "kind {kind}");
         }
     }
@@ -144,7 +144,7 @@ fn events_have_so_many_tags_and_states_more() {
         (kinds::STATE, "t", limits::MAX_EVENT_TAGS),
         (kinds::STATE, "refs/x", limits::MAX_STATE_TAGS),
     ] {
-        let refused = format!("invalid: at most {most} tags are taken");
+        let refused = format!("invalid: the event has more than {most} tags");
         assert_eq!(publish(kind, name, most + 1), (false, refused), "kind {kind}, {name}");
         assert!(publish(kind, name, most).0, "kind {kind}, {name}");
     }
@@ -164,7 +164,7 @@ fn events_are_dated_at_most_a_quarter_of_an_hour_ahead() {
 fn events_in_one_breath_are_all_answered_in_order() {
     let server = Server::start(&[("POLICY", "open")]);
     let mut client = server.connect();
-    let count = 3 * limits::MAX_UNANSWERED_PER_CONNECTION;
+    let count = 3 * limits::MAX_UNANSWERED_EVENTS_PER_CONNECTION;
     let author = Author::new(1);
     let ids: Vec<String> = (0..count)
         .map(|nth| {

@@ -8,8 +8,8 @@ use grasp_sim::signer::Author;
 use serde_json::json;
 
 use crate::support::git::{Work, repo_path};
-use crate::support::neighbours::fake::{Complaint, Fake, Manners};
-use crate::support::neighbours::{Neighbour, Project, now};
+use crate::support::peers::scripted_relay::{Fake, Manners, RejectionForm};
+use crate::support::peers::{Neighbour, Project, now};
 use crate::support::{Server, eventually};
 
 /// Status, head and body of an answer.
@@ -123,7 +123,7 @@ fn measurements_can_be_kept_from_others() {
     assert!(server.get("/metrics", "Authorization: Bearer wrong\r\n").starts_with("HTTP/1.1 401"));
     assert!(server.get("/metrics", "Authorization: Bearer hush\r\n").contains("ngit_uptime_seconds "));
 
-    let side = crate::support::neighbours::place();
+    let side = crate::support::peers::place();
     let mut server = Server::start(&[("METRICS_BIND_ADDRESS", &side.to_string())]);
     assert_eq!(request(&server, "GET", "/metrics").0, 404);
     assert_eq!(request(&server, "GET", "/healthz").0, 200);
@@ -190,7 +190,7 @@ fn everything_is_fed_and_boards_and_alerts_show_only_what_there_is() {
     let mut there = Neighbour::start(&[]);
     // Relays that want less of us, and nothing to do with us.
     let moody = |complaint| Fake::start(Manners { tired: Some((1, complaint)), ..Manners::default() });
-    let (tired, closed) = (moody(Complaint::Closed), moody(Complaint::Restricted));
+    let (tired, closed) = (moody(RejectionForm::Closed), moody(RejectionForm::Restricted));
     let own = Project::new(2, "own", &[here.place], &[&tired.url(), &closed.url()]);
     here.host(&own);
     for (kind, count) in [("30617", 1.0), ("30618", 1.0)] {

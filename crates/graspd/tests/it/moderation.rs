@@ -5,12 +5,12 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::git::{MAIN, THEN, Work, ls_remote, repo_path};
-use crate::support::neighbours::{Neighbour, Project, place};
+use crate::support::peers::{Neighbour, Project, place};
 use crate::support::{eventually, wire};
 
 /// A server that lets itself be asked no more often than others are: whoever has asked it more, and starts again, asks no
@@ -30,18 +30,18 @@ fn status(host: &Neighbour, project: &Project) -> u16 {
     wire::info_refs(&host.server, &path(project), "git-upload-pack", &[]).status
 }
 
-fn both(project: &Project) -> [&Arc<Signed>; 2] {
+fn both(project: &Project) -> [&Arc<SignedEvent>; 2] {
     [&project.announcement, &project.state]
 }
 
 #[track_caller]
-fn refused(host: &mut Neighbour, event: &Signed, reason: &str) {
+fn refused(host: &mut Neighbour, event: &SignedEvent, reason: &str) {
     let (accepted, text) = host.client().publish(event);
     assert!(!accepted && text.starts_with(reason), "{accepted} {text}");
 }
 
 #[track_caller]
-fn eventually_gone(host: &mut Neighbour, events: &[&Arc<Signed>]) {
+fn eventually_gone(host: &mut Neighbour, events: &[&Arc<SignedEvent>]) {
     eventually("nothing of it is served", || (host.served(events) == 0).then_some(()));
 }
 
@@ -147,7 +147,7 @@ fn unwanted_authors_and_events_are_removed_and_refused() {
     let (spammer, friend) = (Author::new(5), Author::new(6));
     host.host(&project);
     let spam = project.issues(&spammer, THEN, 30);
-    let spam: Vec<&Arc<Signed>> = spam.iter().collect();
+    let spam: Vec<&Arc<SignedEvent>> = spam.iter().collect();
     let (fine, single) = (project.issue(&friend, THEN), project.issue(&friend, THEN + 1));
     for event in spam.iter().copied().chain([&fine, &single]) {
         host.publish(event);
@@ -171,7 +171,7 @@ fn unwanted_authors_and_events_are_removed_and_refused() {
 }
 
 /// A repository that is to be banned, another one, and what a guest says: about the first one alone, and about both.
-fn discussed(host: &mut Neighbour) -> ([Project; 2], [Vec<Arc<Signed>>; 2]) {
+fn discussed(host: &mut Neighbour) -> ([Project; 2], [Vec<Arc<SignedEvent>>; 2]) {
     let [bad, good] = ["bad", "good"].map(|name| Project::new(1, name, &[host.place], &[]));
     let guest = Author::new(7);
     let issue = bad.issue(&guest, THEN);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
-use grasp_core::repo::Service;
+use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::random::Chance;
 use grasp_sim::signer::Author;
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
@@ -23,7 +23,7 @@ fn open() -> Server {
 }
 
 /// Publishes many events, some hundred at a time.
-fn publish(client: &mut Client, events: &[Arc<Signed>]) {
+fn publish(client: &mut Client, events: &[Arc<SignedEvent>]) {
     for part in events.chunks(300) {
         for event in part {
             client.send_text(&format!("[\"EVENT\",{}]", event.json()));
@@ -35,7 +35,7 @@ fn publish(client: &mut Client, events: &[Arc<Signed>]) {
 }
 
 /// Events of which many share a second.
-fn notes(number: u64, seed: u64) -> Vec<Arc<Signed>> {
+fn notes(number: u64, seed: u64) -> Vec<Arc<SignedEvent>> {
     let mut chance = Chance::new(seed);
     let author = Author::new(1);
     (0..number).map(|nth| author.note(THEN + chance.below(1_000) as u64, &[], &format!("{seed} {nth}"))).collect()
@@ -53,7 +53,7 @@ struct Party<'a> {
 }
 
 impl<'a> Party<'a> {
-    fn new<'e>(name: &'a str, events: impl IntoIterator<Item = &'e Arc<Signed>>, limit: u64) -> Self {
+    fn new<'e>(name: &'a str, events: impl IntoIterator<Item = &'e Arc<SignedEvent>>, limit: u64) -> Self {
         let mut storage = NegentropyStorageVector::new();
         for event in events {
             storage.insert(event.created_at.0, Id::from_byte_array(event.id.0)).expect("not sealed yet");
@@ -96,8 +96,8 @@ impl<'a> Party<'a> {
     /// Asserts what the client has learned: what only it has, and what only the server has.
     fn check<'e>(
         self,
-        have: impl IntoIterator<Item = &'e Arc<Signed>>,
-        need: impl IntoIterator<Item = &'e Arc<Signed>>,
+        have: impl IntoIterator<Item = &'e Arc<SignedEvent>>,
+        need: impl IntoIterator<Item = &'e Arc<SignedEvent>>,
         what: &str,
     ) {
         let learned = |ids: Vec<Id>| ids.iter().map(|id| hex(&id.to_bytes())).collect::<BTreeSet<_>>();
@@ -106,7 +106,7 @@ impl<'a> Party<'a> {
     }
 }
 
-fn ids<'e>(events: impl IntoIterator<Item = &'e Arc<Signed>>) -> BTreeSet<String> {
+fn ids<'e>(events: impl IntoIterator<Item = &'e Arc<SignedEvent>>) -> BTreeSet<String> {
     events.into_iter().map(|event| event.id.to_string()).collect()
 }
 
@@ -132,7 +132,7 @@ fn differences_are_found_exactly() {
     }
     publish(&mut client, stored);
     for limit in [0, 4_096] {
-        let run = |events: &mut dyn Iterator<Item = &Arc<Signed>>, client: &mut Client| {
+        let run = |events: &mut dyn Iterator<Item = &Arc<SignedEvent>>, client: &mut Client| {
             Party::new("n", events, limit).run(client, &everything)
         };
         run(&mut [].iter(), &mut client).check([], stored, "the client has nothing");
@@ -157,7 +157,7 @@ fn a_filter_chooses_what_is_compared() {
     let patches: Vec<_> = (0..200).map(|nth| bob.sign(kinds::PATCH, THEN + nth, &[], "")).collect();
     publish(&mut client, &issues);
     publish(&mut client, &patches);
-    let mut check = |filter: Value, expected: Vec<&Arc<Signed>>| {
+    let mut check = |filter: Value, expected: Vec<&Arc<SignedEvent>>| {
         Party::new("n", &issues[..50], 0).run(&mut client, &filter).check(
             issues[..50].iter().filter(|mine| !expected.contains(mine)),
             expected.iter().copied().filter(|theirs| !issues[..50].contains(theirs)),
@@ -281,7 +281,7 @@ fn a_reconciliation_sees_the_moment_in_which_it_was_opened() {
 fn held_events_are_not_compared() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
-    let service = Service::new(&server.address.to_string(), "").expect("an address");
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
     let (owner, maintainer) = (Author::new(1), Author::new(2));
     let held = [owner.listed(&service, "r", THEN, &[&maintainer]), owner.state("r", THEN, &[])];
     for event in &held {

@@ -4,10 +4,10 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use grasp_core::nostr::{Signed, kinds};
-use grasp_core::repo::Service;
+use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::signer::Author;
-use grasp_store::{Options, Store};
+use grasp_store::{StoreOptions, Store};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
 
@@ -26,23 +26,23 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
-fn id(event: &Signed) -> String {
+fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 
 /// Publishes something that must be taken.
-fn accept(client: &mut Client, event: &Signed) {
+fn accept(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
 }
 
 /// Publishes something that must be refused with a reason that begins like this.
-fn refuse(client: &mut Client, event: &Signed, reason: &str) {
+fn refuse(client: &mut Client, event: &SignedEvent, reason: &str) {
     let (accepted, why) = client.publish(event);
     assert!(!accepted && why.starts_with(reason), "{accepted} {why:?} instead of {reason:?}: {}", event.json());
 }
 
 /// Publishes many that must be taken, several hundred at a time.
-fn accept_all(client: &mut Client, events: &[Arc<Signed>]) {
+fn accept_all(client: &mut Client, events: &[Arc<SignedEvent>]) {
     for part in events.chunks(300) {
         for event in part {
             client.send_text(&format!("[\"EVENT\",{}]", event.json()));
@@ -98,7 +98,7 @@ fn unhex(text: &str) -> Vec<u8> {
 /// A hosted repository whose announcement is served although there is no git data: its maintainer's, who keeps his own
 /// copy elsewhere. Events that belong to it are accepted. Gives its coordinate.
 fn served_repository(client: &mut Client, server: &Server, owner: &Author, maintainer: &Author, d: &str) -> String {
-    let service = Service::new(&server.address.to_string(), "").expect("an address");
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
     assert!(client.publish(&owner.listed(&service, d, THEN, &[maintainer])).1.starts_with("purgatory:"));
     accept(client, &maintainer.unlisted(d, THEN, &[]));
     maintainer.repo(d)
@@ -236,7 +236,7 @@ fn nip_09_takes_held_events_and_strangers_requests_are_refused() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
     let (owner, maintainer, stranger) = (Author::new(1), Author::new(2), Author::new(3));
-    let service = Service::new(&server.address.to_string(), "").expect("an address");
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
     let announcement = owner.listed(&service, "r", THEN, &[&maintainer]);
     let oid = "ab".repeat(20);
     let state = |at| maintainer.state("r", at, &[("refs/heads/main", &oid)]);
@@ -261,7 +261,7 @@ fn nip_09_takes_held_events_and_strangers_requests_are_refused() {
 
 // ---- NIP-40 -----------------------------------------------------------------------------------
 
-fn expiring(author: &Author, at: u64, kind: u16) -> Arc<Signed> {
+fn expiring(author: &Author, at: u64, kind: u16) -> Arc<SignedEvent> {
     author.sign(kind, THEN, &[&["expiration", &at.to_string()], &["t", "x"]], "")
 }
 
@@ -352,16 +352,16 @@ fn nip_40_expired_events_leave_the_disk_though_nobody_asks() {
 
 // ---- NIP-42 and NIP-70 ------------------------------------------------------------------------
 
-fn protected(author: &Author, at: u64) -> Arc<Signed> {
+fn protected(author: &Author, at: u64) -> Arc<SignedEvent> {
     author.note(at, &[&["-"]], "mine alone")
 }
 
 /// Offers a protected event; gives the challenge that came with the refusal.
-fn challenge(client: &mut Client, event: &Signed) -> String {
+fn challenge(client: &mut Client, event: &SignedEvent) -> String {
     challenge_for(client, event, event.json())
 }
 
-fn challenge_for(client: &mut Client, event: &Signed, text: &str) -> String {
+fn challenge_for(client: &mut Client, event: &SignedEvent, text: &str) -> String {
     client.send_text(&format!("[\"EVENT\",{text}]"));
     let mut challenge = None;
     let mut answer = None;
@@ -378,11 +378,11 @@ fn challenge_for(client: &mut Client, event: &Signed, text: &str) -> String {
     challenge.expect("it came")
 }
 
-fn answer_to(author: &Author, challenge: &str, relay: &str, at: u64) -> Arc<Signed> {
+fn answer_to(author: &Author, challenge: &str, relay: &str, at: u64) -> Arc<SignedEvent> {
     author.sign(kinds::AUTH, at, &[&["relay", relay], &["challenge", challenge]], "")
 }
 
-fn authenticate(client: &mut Client, answer: &Signed) -> (bool, String) {
+fn authenticate(client: &mut Client, answer: &SignedEvent) -> (bool, String) {
     client.send_text(&format!("[\"AUTH\",{}]", answer.json()));
     let message = client.receive();
     assert_eq!((&message[0], &message[1]), (&json!("OK"), &json!(id(answer))), "{message}");
@@ -451,7 +451,7 @@ fn nip_42_wrong_answers() {
         answer_to(&author, &challenge, &format!("{url}.evil.example"), now()),
         answer_to(&author, &challenge, &url, now() - 3_600),
         answer_to(&author, &challenge, &url, now() + 3_600),
-        Arc::new(Signed::trusted(forged)),
+        Arc::new(SignedEvent::from_trusted(forged)),
         relay_less,
         wrong_kind,
     ] {
@@ -502,7 +502,7 @@ fn nip_70_announcements_too() {
     let server = Server::start(&[("POLICY", "grasp")]);
     let mut client = server.connect();
     let author = Author::new(1);
-    let service = Service::new(&server.address.to_string(), "").expect("an address");
+    let service = ServiceAddress::new(&server.address.to_string(), "").expect("an address");
     let announcement = author.listed_with(&service, "r", THEN, vec![vec!["-".to_owned()]]);
     let challenge = challenge(&mut client, &announcement);
     let state = author.state("r", THEN, &[]);
@@ -559,7 +559,7 @@ fn nip_45_leaves_subscriptions_alone() {
 // ---- NIP-62 -----------------------------------------------------------------------------------
 
 /// More than are removed in one transaction.
-fn thousands(author: &Author) -> Vec<Arc<Signed>> {
+fn thousands(author: &Author) -> Vec<Arc<SignedEvent>> {
     (0..3_500).map(|nth| author.note(THEN + nth, &[&["t", "x"]], "")).collect()
 }
 

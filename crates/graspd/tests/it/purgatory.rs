@@ -3,8 +3,8 @@
 use std::slice;
 use std::sync::Arc;
 
-use grasp_core::nostr::{Signed, kinds};
-use grasp_core::repo::Service;
+use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_core::repo::ServiceAddress;
 use grasp_sim::signer::{Author, owned, pair};
 use negentropy::{Id, Negentropy, NegentropyStorageVector};
 use serde_json::{Value, json};
@@ -21,11 +21,11 @@ const FRESH: &str = "purgatory: won't be served until git data arrives";
 const HELD: &str = "purgatory: already waiting for git data";
 const NOTHING: [&str; 0] = [];
 
-fn service() -> Service {
-    Service::new("grasp.test", "").expect("a host name")
+fn service() -> ServiceAddress {
+    ServiceAddress::new("grasp.test", "").expect("a host name")
 }
 
-fn id(event: &Signed) -> String {
+fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 
@@ -33,20 +33,20 @@ fn main_at(oid: char) -> String {
     oid.to_string().repeat(40)
 }
 
-fn state(author: &Author, d: &str, at: u64) -> Arc<Signed> {
+fn state(author: &Author, d: &str, at: u64) -> Arc<SignedEvent> {
     author.state(d, at, &[("refs/heads/main", &main_at('a'))])
 }
 
 /// Publishes something that must be kept back, and was not known.
-fn hold(client: &mut Client, event: &Signed) {
+fn hold(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, FRESH.to_owned()), "{}", event.json());
 }
 
-fn accept(client: &mut Client, event: &Signed) {
+fn accept(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
 }
 
-fn refuse(client: &mut Client, event: &Signed, reason: &str) {
+fn refuse(client: &mut Client, event: &SignedEvent, reason: &str) {
     let (accepted, why) = client.publish(event);
     assert!(!accepted && why.starts_with(reason), "{accepted} {why:?} instead of {reason:?}: {}", event.json());
 }

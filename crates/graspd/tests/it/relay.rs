@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::slice;
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use grasp_sim::signer::{Author, owned, pair};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -19,18 +19,18 @@ fn open() -> Server {
 }
 
 /// Publishes something that must be taken.
-fn accept(client: &mut Client, event: &Signed) {
+fn accept(client: &mut Client, event: &SignedEvent) {
     assert_eq!(client.publish(event), (true, String::new()), "{}", event.json());
 }
 
 /// The ids in the order of an answer: newest first, of the same second the lowest id.
-fn in_order(events: &[Arc<Signed>]) -> Vec<String> {
+fn in_order(events: &[Arc<SignedEvent>]) -> Vec<String> {
     let mut sorted: Vec<_> = events.to_vec();
     sorted.sort_by_key(|event| (Reverse(event.created_at), event.id));
     sorted.iter().map(|event| event.id.to_string()).collect()
 }
 
-fn id(event: &Signed) -> String {
+fn id(event: &SignedEvent) -> String {
     event.id.to_string()
 }
 
@@ -69,7 +69,7 @@ fn events_are_found_by_id_author_and_kind() {
     let [a, b, plus, c, last] = &events;
     let (alice, bob) = (alice.hex(), bob.hex());
     let absent = "ab".repeat(32);
-    let table: Vec<(Value, Vec<&Arc<Signed>>)> = vec![
+    let table: Vec<(Value, Vec<&Arc<SignedEvent>>)> = vec![
         (json!({}), vec![a, b, plus, c, last]),
         (json!({"ids": [id(a)]}), vec![a]),
         (json!({"ids": [id(a), id(c), absent]}), vec![a, c]),
@@ -236,7 +236,7 @@ fn the_servers_own_limit_holds_for_each_filter() {
     for event in of_alice.iter().chain(&of_bob) {
         accept(&mut client, event);
     }
-    let newest = |events: &[Arc<Signed>], most: usize| in_order(events).into_iter().take(most).collect::<Vec<_>>();
+    let newest = |events: &[Arc<SignedEvent>], most: usize| in_order(events).into_iter().take(most).collect::<Vec<_>>();
     let (alice, bob) = (json!({"authors": [alice.hex()]}), json!({"authors": [bob.hex()]}));
     assert_eq!(client.query(slice::from_ref(&alice)), newest(&of_alice, 3));
     assert_eq!(client.query(&[json!({"authors": alice["authors"], "limit": 4})]), newest(&of_alice, 3));
@@ -632,8 +632,8 @@ fn answers_come_in_the_order_of_the_events() {
     let author = Author::new(1);
     let mut forged = author.note(THEN, &[], "forged").event().clone();
     forged.content.push('!');
-    let forged = Signed::trusted(forged);
-    let mut events: Vec<Arc<Signed>> = (0..100).map(|nth| author.note(THEN + nth, &[], "")).collect();
+    let forged = SignedEvent::from_trusted(forged);
+    let mut events: Vec<Arc<SignedEvent>> = (0..100).map(|nth| author.note(THEN + nth, &[], "")).collect();
     events.insert(50, Arc::new(forged));
     for event in &events {
         client.send_text(&format!("[\"EVENT\",{}]", event.json()));
@@ -720,11 +720,11 @@ fn forged_events_are_refused_and_not_kept() {
     let mut no_point = event.clone();
     no_point.pubkey.0 = [0xff; 32];
     for forged in [other_content, other_author, other_id, other_signature, no_point] {
-        let (accepted, why) = publisher.publish(&Signed::trusted(forged));
+        let (accepted, why) = publisher.publish(&SignedEvent::from_trusted(forged));
         assert!(!accepted && why.starts_with("invalid: "), "{why}");
     }
     assert_eq!(publisher.query(&[json!({})]), [""; 0]);
-    let event = Signed::trusted(event);
+    let event = SignedEvent::from_trusted(event);
     accept(&mut publisher, &event);
     assert_eq!(next_live(&mut client, "live"), id(&event));
 }

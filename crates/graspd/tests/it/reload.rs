@@ -76,7 +76,7 @@ fn limits_hold_at_once_for_those_who_are_there() {
     let limitation = limitation(&server);
     assert_eq!((&limitation["max_subscriptions"], &limitation["max_limit"]), (&json!(3), &json!(4)));
     assert_eq!(limitation["max_events_per_minute_per_network"], 7);
-    assert_eq!(server.run(&["reload"]).well(), "Nothing has changed.\n");
+    assert_eq!(server.run(&["reload"]).well(), "No setting has changed.\n");
     // Those who are there keep what they have when a limit shrinks.
     rewrite(&server, "relay_max_subscriptions = 1\nrelay_filter_limit = 4\nnetwork_events_per_minute = 7\n");
     let said = server.run(&["reload"]).well();
@@ -147,7 +147,7 @@ fn what_needs_a_restart_is_named_every_time() {
     rewrite(&server, "git_serve_processes = 7\nstrict_maintainers = true\nrelay_max_subscriptions = 9\n");
     for changed in ["RELAY_MAX_SUBSCRIPTIONS: 500 -> 9\n", ""] {
         let said = server.run(&["reload"]).well();
-        assert_eq!(said, format!("{changed}These hold after a restart: STRICT_MAINTAINERS, GIT_SERVE_PROCESSES.\n"));
+        assert_eq!(said, format!("{changed}These settings need a restart: STRICT_MAINTAINERS, GIT_SERVE_PROCESSES.\n"));
     }
     assert_eq!(budget(&server, "fetch"), 4, "it says what holds");
     // The same with a secret, which is not shown.
@@ -164,7 +164,7 @@ fn lists_and_quotas_hold_at_once() {
     fs::write(folder.path().join("bans.txt"), "# nobody\n").expect("written");
     fs::write(folder.path().join("graspd.toml"), "repository_blacklist = '@bans.txt'\n").expect("written");
     let server = Server::start_with_log(&folder, &[("DOMAIN", "grasp.test")]);
-    let service = grasp_core::repo::Service::new("grasp.test", "").expect("a host name");
+    let service = grasp_core::repo::ServiceAddress::new("grasp.test", "").expect("a host name");
     let mut client = server.connect();
     let (good, bad) = (Author::new(1), Author::new(2));
     assert!(client.publish(&bad.listed(&service, "one", 1_700_000_000, &[])).0);
@@ -181,7 +181,10 @@ fn lists_and_quotas_hold_at_once() {
 
     rewrite(&server, "quota_repositories_per_key = 1\n");
     let said = server.run(&["reload"]).well();
-    assert!(said.contains("QUOTA_REPOSITORIES_PER_KEY: ") && said.contains("The lists are others now"), "{said}");
+    assert!(
+        said.contains("QUOTA_REPOSITORIES_PER_KEY: ") && said.contains("The moderation lists have changed"),
+        "{said}"
+    );
     assert!(!client.publish(&good.listed(&service, "two", 1_700_000_000, &[])).0, "one is enough");
     assert!(client.publish(&bad.listed(&service, "one", 1_700_000_000, &[])).0, "nobody is banned any more");
     assert_eq!(limitation(&server)["grasp_storage"]["max_repositories_per_key"], 1);
@@ -223,8 +226,8 @@ fn the_signal_does_the_same_and_the_environment_is_stronger() {
         (log.contains("a setting has changed") && log.contains("RELAY_MAX_SUBSCRIPTIONS")).then_some(())
     });
     let said = server.run(&["reload"]).well();
-    let fixed = "These stand in the server's environment, which is that of its start: RELAY_FILTER_LIMIT, LOG_LEVEL.";
-    assert_eq!(said, format!("Nothing has changed.\n{fixed}\n"));
+    let fixed = "These settings are environment variables and need a restart to change: RELAY_FILTER_LIMIT, LOG_LEVEL.";
+    assert_eq!(said, format!("No setting has changed.\n{fixed}\n"));
 }
 
 #[test]

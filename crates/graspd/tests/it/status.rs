@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::support::neighbours::{Neighbour, Project};
-use crate::support::stage::{Stage, main_at, one_commit};
+use crate::support::peers::{Neighbour, Project};
+use crate::support::test_server::{Stage, main_at, one_commit};
 use crate::support::{Server, eventually};
 
 /// Status and body of an answer.
@@ -69,7 +69,7 @@ fn without_git_it_is_not_ready() {
 
 #[test]
 fn the_status_tells_what_there_is_and_nothing_private() {
-    let mut stage = Stage::with(&[("RELAY_NAME", "<b>\"House\"</b>"), ("GRASP06_ENABLE", "true")]);
+    let mut stage = Stage::with(&[("RELAY_NAME", "<b>\"AppState\"</b>"), ("GRASP06_ENABLE", "true")]);
     let owner = stage.person(1);
     let (work, oid) = one_commit("a");
     stage.found(&owner, "tool", &[], &work, &main_at(&oid));
@@ -96,7 +96,7 @@ fn the_status_tells_what_there_is_and_nothing_private() {
     assert!(status["disk"]["volumes"]["git"]["free"].as_u64() > Some(0), "{status}");
     let (_, head, page) = get(&stage.server, "/status");
     assert!(head.contains("script-src 'self'") && head.contains("cache-control: no-store"), "{head}");
-    assert!(!page.contains("<b>\"House\"") && page.contains("&lt;b&gt;&quot;House&quot;"), "{page}");
+    assert!(!page.contains("<b>\"AppState\"") && page.contains("&lt;b&gt;&quot;AppState&quot;"), "{page}");
     assert!(page.contains("<script src=\"status.js\" defer></script>"), "{page}");
     assert_eq!(page.matches("<script").count(), 1);
     let (code, head, script) = get(&stage.server, "/status.js");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 use crate::support::git::{MAIN, Maintainer, THEN, Work, noise};
-use crate::support::stage::{End, Stage};
+use crate::support::test_server::{End, Stage};
 
 /// How many bytes a pack of so much noise has, roughly: hex digits have four bits.
 const PACKED: usize = 2;
@@ -121,7 +121,10 @@ fn quotas_are_kept_and_told() {
     stage.hold(&o.announce("second", THEN, &[]));
     stage.hold(&o.state("second", THEN, &[(MAIN, &large_tip)]));
     second.push(&stage.url(&o, "second"), &[&format!("{large_tip}:{MAIN}")]).refused(&["E-QUOTA-KEY", "4000000"]);
-    stage.refuse(&o.announce("third", THEN, &[]), "restricted: this key has 2 repositories here");
+    stage.refuse(
+        &o.announce("third", THEN, &[]),
+        "restricted: repository quota reached, this key has 2 repositories here",
+    );
     // Others have their own, and refs can move without any bytes left.
     large(&mut stage, &m, "theirs", 2_500_000);
     let same = [(MAIN, tip.as_str()), ("refs/heads/same", tip.as_str())];

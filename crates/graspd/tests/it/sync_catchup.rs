@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use grasp_sim::signer::Author;
 use serde_json::Value;
 
 use crate::support::eventually;
 use crate::support::git::THEN;
-use crate::support::neighbours::fake::{Deed, Fake, Manners};
-use crate::support::neighbours::independent::Independent;
-use crate::support::neighbours::{Neighbour, Project, now, place};
+use crate::support::peers::independent_relay::Independent;
+use crate::support::peers::scripted_relay::{Deed, Fake, Manners};
+use crate::support::peers::{Neighbour, Project, now, place};
 
 /// Issues of a repository and a comment on each.
-fn history(project: &Project, issues: u64) -> Vec<Arc<Signed>> {
+fn history(project: &Project, issues: u64) -> Vec<Arc<SignedEvent>> {
     let (author, other) = (Author::new(8), Author::new(9));
     let mut events = project.issues(&author, THEN + 10, issues);
     let comments: Vec<_> = events.iter().map(|issue| other.comment(issue.created_at.0 + 1, issue)).collect();
@@ -35,7 +35,7 @@ fn two_servers(settings: &[(&str, &str)]) -> (Neighbour, Neighbour) {
     }
     let mut second = Neighbour::start_at(here, settings);
     second.host(&project);
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     second.eventually_served(&all);
     let relay = first.relay();
     second.eventually_state(&relay, 3.0);
@@ -94,7 +94,7 @@ fn what_both_have_is_compared() {
     second.stop();
     second.set("SYNC_ENABLE", "true");
     second.again();
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     second.eventually_served(&all);
     let relay = first.relay();
     second.eventually_state(&relay, 3.0);
@@ -114,7 +114,7 @@ fn an_independent_relay_is_caught_up_with() {
     }
     let mut server = Neighbour::start_at(here, &[]);
     server.host(&project);
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
     server.eventually_state(&independent.url(), 3.0);
     assert_eq!(server.came("catchup"), all.len() as f64, "{}", server.log());
@@ -139,7 +139,7 @@ fn after_a_short_stop_only_what_is_newer_is_asked_for() {
         fake.publish(event);
     }
     server.host(&project);
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
     server.eventually_state(&url, 3.0);
     assert!(fake.filters(0).iter().any(|filter| !is_live(filter) && filter["since"].is_null()), "a first time");
@@ -191,7 +191,7 @@ fn a_crash_in_the_middle_loses_nothing() {
         fake.publish(event);
     }
     server.host(&project);
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     eventually("a part has come", || (server.served(&all) >= 50).then_some(()));
     server.kill();
     server.again();
@@ -210,7 +210,7 @@ fn a_relay_that_breaks_off_is_had_in_parts() {
         fake.publish(event);
     }
     server.host(&project);
-    let all: Vec<&Arc<Signed>> = events.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = events.iter().collect();
     server.eventually_served(&all);
     assert!(fake.connections() <= 8, "{}", fake.connections());
 }

@@ -4,14 +4,14 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use grasp_core::nostr::{Event, Signed};
+use grasp_core::nostr::{Event, SignedEvent};
 use grasp_sim::signer::Author;
 use serde_json::{Value, json};
 
 use crate::support::eventually;
 use crate::support::git::THEN;
-use crate::support::neighbours::fake::{Fake, Manners};
-use crate::support::neighbours::{Neighbour, Project, now, place, relay};
+use crate::support::peers::scripted_relay::{Fake, Manners};
+use crate::support::peers::{Neighbour, Project, now, place, relay};
 
 /// A server that hosts a repository which names two relays, and is connected to both.
 fn between(one: &Fake, other: &Fake) -> (Neighbour, Project) {
@@ -24,10 +24,10 @@ fn between(one: &Fake, other: &Fake) -> (Neighbour, Project) {
     (server, project)
 }
 
-fn altered(event: &Signed, alter: impl FnOnce(&mut Event)) -> Signed {
+fn altered(event: &SignedEvent, alter: impl FnOnce(&mut Event)) -> SignedEvent {
     let mut event = event.event().clone();
     alter(&mut event);
-    Signed::trusted(event)
+    SignedEvent::from_trusted(event)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn lies_in_history_do_not_hide_the_truth() {
         honest.publish(issue);
     }
     server.host(&project);
-    let all: Vec<&Arc<Signed>> = issues.iter().collect();
+    let all: Vec<&Arc<SignedEvent>> = issues.iter().collect();
     server.eventually_served(&all);
 }
 

@@ -1,58 +1,58 @@
-//! A model of who holds events, releases them and lets them expire (rule B10).
+//! A model of admission: which events are held, released and expired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::fetch::io::{Need, Place, Quarry, Sought};
+use grasp_core::fetch::io::{GitSource, WantedEvent, WantedGitData, WantedKind};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
-use grasp_core::repo::{Identifier, RepoId, Site};
-use grasp_core::time::Moment;
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
+use grasp_core::time::MonoTime;
 
-use super::fixtures::Cast;
+use super::fixtures::WorldFixture;
 use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
 
-/// Where an event stands.
+/// The status of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stand {
-    /// It has not come.
+pub enum HoldStatus {
+    /// It has not arrived.
     Unknown,
-    /// It waits.
-    Awake,
-    /// Its time is over, and it is still looked for.
+    /// It is held.
+    Held,
+    /// It has expired, and its data is still fetched hourly.
     Dormant,
     /// It is served.
     Released,
-    /// Something newer has replaced it.
+    /// A newer event has replaced it.
     Replaced,
 }
 
-/// An event.
+/// An event of the model.
 #[derive(Clone, Debug)]
-pub struct Held {
-    /// Where it stands.
-    pub stand: Stand,
-    /// Since when it waits.
+pub struct ModelEvent {
+    /// Its status.
+    pub status: HoldStatus,
+    /// Since when it is held.
     pub since: Time,
-    /// Not before.
+    /// When fetching may begin.
     pub due: Time,
-    /// Every place was asked.
+    /// Whether all sources were asked.
     pub tried: bool,
-    /// Fetches for it that are under way.
+    /// Running fetches for it.
     pub running: usize,
 }
 
 /// The model.
 #[derive(Clone, Debug)]
-pub struct Registrar {
+pub struct AdmissionModel {
     /// All events.
-    pub events: Vec<Held>,
-    /// What is here, by site.
+    pub events: Vec<ModelEvent>,
+    /// Objects that are here, by repository.
     present: BTreeMap<usize, BTreeSet<String>>,
-    /// How many events have slept.
-    pub slept: usize,
+    /// Number of events that have expired.
+    pub expired: usize,
 }
 
-/// The name of an event.
+/// Returns the id of an event.
 #[must_use]
 pub fn event_id(event: usize) -> EventId {
     let mut id = [0; 32];
@@ -60,7 +60,7 @@ pub fn event_id(event: usize) -> EventId {
     EventId(id)
 }
 
-/// Which event it is.
+/// Returns the index of the event with this id.
 #[must_use]
 pub fn event_of(id: &EventId) -> usize {
     let mut number = [0; 8];
@@ -68,111 +68,118 @@ pub fn event_of(id: &EventId) -> usize {
     u64::from_be_bytes(number) as usize
 }
 
-/// The site of a repository.
+/// Returns the path of a repository.
 #[must_use]
-pub fn site(cast: &Cast, repo: usize) -> Site {
-    let repo = &cast.repos[repo];
-    let identifier = Identifier::new(&repo.name).unwrap_or_else(|| unreachable!("names are short"));
-    Site::Announced(RepoId { owner: PublicKey([repo.owner; 32]), identifier })
+pub fn repo_path(fixture: &WorldFixture, repo: usize) -> RepoPath {
+    let repo = &fixture.repos[repo];
+    let identifier = Identifier::new(&repo.name).unwrap_or_else(|| unreachable!("generated identifiers are valid"));
+    RepoPath::Announced(RepoId { owner: PublicKey([repo.owner; 32]), identifier })
 }
 
-impl Registrar {
-    /// Nothing has come yet.
+impl AdmissionModel {
+    /// Creates a model in which no event has arrived.
     #[must_use]
-    pub fn new(cast: &Cast) -> Self {
-        let held = Held { stand: Stand::Unknown, since: 0, due: 0, tried: false, running: 0 };
-        Self { events: vec![held; cast.events.len()], present: BTreeMap::new(), slept: 0 }
+    pub fn new(fixture: &WorldFixture) -> Self {
+        let held = ModelEvent { status: HoldStatus::Unknown, since: 0, due: 0, tried: false, running: 0 };
+        Self { events: vec![held; fixture.events.len()], present: BTreeMap::new(), expired: 0 }
     }
 
-    /// Whether an event waits.
+    /// Returns whether an event needs git data.
     #[must_use]
-    pub fn waits(&self, event: usize) -> bool {
-        matches!(self.events[event].stand, Stand::Awake | Stand::Dormant)
+    pub fn is_waiting(&self, event: usize) -> bool {
+        matches!(self.events[event].status, HoldStatus::Held | HoldStatus::Dormant)
     }
 
-    /// An event comes, or is seen again.
-    pub fn arrive(&mut self, cast: &Cast, event: usize, now: Time) {
-        let own = &cast.events[event];
+    /// Handles an event that arrives, or arrives again.
+    pub fn arrive(&mut self, fixture: &WorldFixture, event: usize, now: Time) {
+        let own = &fixture.events[event];
         let held = &mut self.events[event];
-        match held.stand {
-            Stand::Unknown | Stand::Dormant => {
-                let delay = if own.client && held.stand == Stand::Unknown { 3 * MINUTE } else { SECOND / 2 };
-                *held = Held { stand: Stand::Awake, since: now, due: now + delay, tried: false, running: held.running };
+        match held.status {
+            HoldStatus::Unknown | HoldStatus::Dormant => {
+                let delay =
+                    if own.is_from_client && held.status == HoldStatus::Unknown { 3 * MINUTE } else { SECOND / 2 };
+                *held = ModelEvent {
+                    status: HoldStatus::Held,
+                    since: now,
+                    due: now + delay,
+                    tried: false,
+                    running: held.running,
+                };
             }
-            Stand::Awake | Stand::Released | Stand::Replaced => return,
+            HoldStatus::Held | HoldStatus::Released | HoldStatus::Replaced => return,
         }
-        if own.replaces {
-            for (other, cast) in cast.events.iter().enumerate().take(event) {
-                if cast.repo == own.repo && self.waits(other) {
-                    self.events[other].stand = Stand::Replaced;
+        if own.is_replacement {
+            for (other, earlier) in fixture.events.iter().enumerate().take(event) {
+                if earlier.repo == own.repo && self.is_waiting(other) {
+                    self.events[other].status = HoldStatus::Replaced;
                 }
             }
         }
-        self.release(cast, own.repo);
+        self.release(fixture, own.repo);
     }
 
-    /// Objects have come.
-    pub fn adopt(&mut self, cast: &Cast, repo: usize, oids: impl IntoIterator<Item = String>) {
+    /// Adds objects to a repository.
+    pub fn adopt(&mut self, fixture: &WorldFixture, repo: usize, oids: impl IntoIterator<Item = String>) {
         self.present.entry(repo).or_default().extend(oids);
-        self.release(cast, repo);
+        self.release(fixture, repo);
     }
 
-    fn release(&mut self, cast: &Cast, repo: usize) {
+    fn release(&mut self, fixture: &WorldFixture, repo: usize) {
         let Some(present) = self.present.get(&repo) else { return };
-        for (event, own) in cast.events.iter().enumerate() {
-            if own.repo == repo && self.waits(event) && own.oids.iter().all(|oid| present.contains(oid)) {
-                self.events[event].stand = Stand::Released;
+        for (event, own) in fixture.events.iter().enumerate() {
+            if own.repo == repo && self.is_waiting(event) && own.oids.iter().all(|oid| present.contains(oid)) {
+                self.events[event].status = HoldStatus::Released;
             }
         }
     }
 
-    /// Whether everything of an event is here.
+    /// Returns whether all objects of an event are here.
     #[must_use]
-    pub fn is_whole(&self, cast: &Cast, event: usize) -> bool {
-        let own = &cast.events[event];
+    pub fn has_all_objects(&self, fixture: &WorldFixture, event: usize) -> bool {
+        let own = &fixture.events[event];
         let present = self.present.get(&own.repo);
         own.oids.iter().all(|oid| present.is_some_and(|present| present.contains(oid)))
     }
 
-    /// Lets an event sleep if its time is over. Whether it does.
+    /// Makes an event dormant if it has expired. Returns whether it did.
     pub fn expire(&mut self, event: usize, now: Time) -> bool {
         let held = &mut self.events[event];
         let over = now >= held.since + 30 * MINUTE && held.tried && held.running == 0;
-        let sleeps = held.stand == Stand::Awake && (over || now >= held.since + 24 * HOUR);
-        if sleeps {
-            held.stand = Stand::Dormant;
-            self.slept += 1;
+        let expires = held.status == HoldStatus::Held && (over || now >= held.since + 24 * HOUR);
+        if expires {
+            held.status = HoldStatus::Dormant;
+            self.expired += 1;
         }
-        sleeps
+        expires
     }
 
-    /// What is missing under a name, for a process that began at `boot`.
+    /// Returns the wanted git data of an identifier, for a process that began at `boot`.
     #[must_use]
-    pub fn quarries(&self, cast: &Cast, name: &str, boot: Time) -> Vec<Quarry> {
-        let mut quarries = Vec::new();
-        for (repo, _) in cast.repos.iter().enumerate().filter(|(_, repo)| repo.name == name) {
-            let mut needs = Vec::new();
-            for (event, own) in cast.events.iter().enumerate() {
-                if own.repo != repo || !self.waits(event) {
+    pub fn wanted_git_data(&self, fixture: &WorldFixture, name: &str, boot: Time) -> Vec<WantedGitData> {
+        let mut wanted_git_data = Vec::new();
+        for (repo, _) in fixture.repos.iter().enumerate().filter(|(_, repo)| repo.name == name) {
+            let mut events = Vec::new();
+            for (event, own) in fixture.events.iter().enumerate() {
+                if own.repo != repo || !self.is_waiting(event) {
                     continue;
                 }
-                let place = |url: &usize| {
-                    let url = &cast.urls[*url];
-                    Place { url: url.url.clone(), grasp: cast.servers[url.server].grasp }
+                let source = |url: &usize| {
+                    let url = &fixture.urls[*url];
+                    GitSource { url: url.url.clone(), is_grasp: fixture.servers[url.server].is_grasp }
                 };
-                needs.push(Need {
-                    event: event_id(event),
-                    what: Sought::State,
+                events.push(WantedEvent {
+                    id: event_id(event),
+                    kind: WantedKind::State,
                     oids: own.oids.clone(),
-                    places: own.urls.iter().map(place).collect(),
-                    due: Moment(self.events[event].due.saturating_sub(boot)),
-                    dormant: self.events[event].stand == Stand::Dormant,
+                    sources: own.urls.iter().map(source).collect(),
+                    due: MonoTime(self.events[event].due.saturating_sub(boot)),
+                    is_dormant: self.events[event].status == HoldStatus::Dormant,
                 });
             }
-            if !needs.is_empty() {
-                quarries.push(Quarry { site: site(cast, repo), needs });
+            if !events.is_empty() {
+                wanted_git_data.push(WantedGitData { repo_path: repo_path(fixture, repo), events });
             }
         }
-        quarries
+        wanted_git_data
     }
 }

@@ -1,112 +1,112 @@
-//! What a life begins with.
+//! Fixtures: the servers, repositories and events of a simulated world.
 
-use grasp_core::fetch::Limits;
-use grasp_core::sync::relay_limits::GitTerms;
+use grasp_core::fetch::HostLimits;
+use grasp_core::sync::relay_limits::GitFetchLimits;
 
 use crate::sync::queue::Time;
 
-/// What a git server is like.
+/// How a git server behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Temper {
-    /// It answers.
-    Honest,
-    /// It knows of no repository.
+pub enum ServerBehavior {
+    /// It answers correctly.
+    Normal,
+    /// It has no repositories.
     Absent,
-    /// It takes the connection and says nothing.
-    Hangs,
+    /// It accepts connections and sends nothing.
+    Silent,
     /// It sends everything, very slowly.
-    Trickles,
-    /// It sends what is not sound.
-    Wrong,
-    /// There are always too many requests, and perhaps it says for how many seconds.
+    Slow,
+    /// It sends invalid data.
+    InvalidData,
+    /// It always answers that there are too many requests, with or without `Retry-After` in seconds.
     Busy(Option<u64>),
     /// The same for every other request.
     Overloaded(Option<u64>),
-    /// Its name leads nowhere.
-    Nowhere,
-    /// Its name leads to where nobody is called.
-    Private,
-    /// It answers with errors of its own.
-    Broken,
+    /// Its name does not resolve.
+    NoAddress,
+    /// Its name resolves to a private address.
+    PrivateAddress,
+    /// It answers with server errors.
+    ServerError,
 }
 
-/// A git server, under one name.
+/// A git server with one host name.
 #[derive(Clone, Debug)]
-pub struct ServerCast {
-    /// Its name, with a port if that is not the usual one.
+pub struct ServerFixture {
+    /// Its host name, with the port if it is not the default.
     pub authority: String,
-    /// The machine behind it. Several names may lead to one.
-    pub machine: u8,
-    /// Whether its URLs look like a GRASP server's.
-    pub grasp: bool,
-    /// Whether it gives objects by their ids.
-    pub by_oid: bool,
-    /// What it states about git.
-    pub terms: Option<GitTerms>,
-    /// What it is like at first.
-    pub temper: Temper,
-    /// What it is like later.
-    pub moods: Vec<(Time, Temper)>,
+    /// The network of the server. Several names may be in one network.
+    pub network: u8,
+    /// Whether its URLs look like those of a GRASP server.
+    pub is_grasp: bool,
+    /// Whether it serves objects by id.
+    pub serves_by_oid: bool,
+    /// The limits that it states.
+    pub stated_limits: Option<GitFetchLimits>,
+    /// Its behaviour at first.
+    pub behavior: ServerBehavior,
+    /// Changes of its behaviour.
+    pub later_behaviors: Vec<(Time, ServerBehavior)>,
 }
 
-/// A place where a repository may be.
+/// A URL at which a repository may be.
 #[derive(Clone, Debug)]
-pub struct UrlCast {
-    /// Which server.
+pub struct UrlFixture {
+    /// Index of the server.
     pub server: usize,
-    /// Its URL.
+    /// The URL.
     pub url: String,
 }
 
-/// A repository of ours.
+/// A hosted repository.
 #[derive(Clone, Debug)]
-pub struct RepoCast {
-    /// Whose.
+pub struct RepoFixture {
+    /// Its owner.
     pub owner: u8,
-    /// Its name. Repositories of several owners may share one.
+    /// Its identifier. Repositories of several owners may share one.
     pub name: String,
 }
 
-/// An event that waits for git data.
+/// An event that needs git data.
 #[derive(Clone, Debug)]
-pub struct EventCast {
-    /// For which repository.
+pub struct EventFixture {
+    /// Index of its repository.
     pub repo: usize,
-    /// When it comes.
+    /// When it arrives.
     pub at: Time,
-    /// Whether a client sends it, who may be about to push.
-    pub client: bool,
+    /// Whether a client publishes it, so that a push is expected.
+    pub is_from_client: bool,
     /// Its objects.
     pub oids: Vec<String>,
-    /// Where they may be.
+    /// Indexes of the URLs that it lists.
     pub urls: Vec<usize>,
-    /// Where they are, and since when: the place, the object, the time.
-    pub held: Vec<(usize, usize, Time)>,
-    /// Whether it replaces the event of its repository before it.
-    pub replaces: bool,
-    /// When its objects are pushed to us, if they are.
+    /// Which objects are at which listed URL, and since when: (URL, object, time).
+    pub stored_at: Vec<(usize, usize, Time)>,
+    /// Whether it replaces the earlier events of its repository.
+    pub is_replacement: bool,
+    /// When its objects are pushed, if they are.
     pub pushed: Option<Time>,
-    /// When it is seen again.
-    pub seen: Vec<Time>,
+    /// When it arrives again.
+    pub seen_again: Vec<Time>,
 }
 
-/// Everything that a life begins with.
+/// The initial state of a simulated world.
 #[derive(Clone, Debug)]
-pub struct Cast {
-    /// What may be asked of any host.
-    pub usual: Limits,
-    /// What the operator has chosen for some.
-    pub chosen: Vec<(String, Limits)>,
+pub struct WorldFixture {
+    /// Limits of any host.
+    pub default_limits: HostLimits,
+    /// Limits that the operator set for single hosts.
+    pub host_limits: Vec<(String, HostLimits)>,
     /// The servers.
-    pub servers: Vec<ServerCast>,
-    /// The places.
-    pub urls: Vec<UrlCast>,
+    pub servers: Vec<ServerFixture>,
+    /// The URLs.
+    pub urls: Vec<UrlFixture>,
     /// The repositories.
-    pub repos: Vec<RepoCast>,
+    pub repos: Vec<RepoFixture>,
     /// The events.
-    pub events: Vec<EventCast>,
+    pub events: Vec<EventFixture>,
     /// When this server stops, and for how long.
     pub restarts: Vec<(Time, Time)>,
-    /// Whether our own disk is full now and then.
-    pub troubled: bool,
+    /// Whether local errors happen from time to time.
+    pub has_local_errors: bool,
 }

@@ -1,25 +1,25 @@
-//! What must never happen, as the servers and the registrar see it. Servers outlive our restarts, and so does what they
-//! have counted.
+//! Invariants of the fetch machine, checked from the outside: at the servers and at admission. The servers keep
+//! counting when the process restarts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use grasp_core::fetch::Limits;
-use grasp_core::fetch::io::{End, Fetch, FetchId, Form, LookId};
-use grasp_core::sync::relay_limits::GitTerms;
+use grasp_core::fetch::HostLimits;
+use grasp_core::fetch::io::{FetchId, FetchOutcome, FetchRequest, MirrorId, RequestForm};
+use grasp_core::sync::relay_limits::GitFetchLimits;
 
-use super::admission::{Registrar, Stand, event_of};
-use super::fixtures::Cast;
+use super::admission::{AdmissionModel, HoldStatus, event_of};
+use super::fixtures::WorldFixture;
 use crate::sync::invariants::Broken;
 use crate::sync::queue::{HOUR, MINUTE, SECOND, Time};
 
-/// What somebody has counted.
+/// Requests counted by a host or a network.
 #[derive(Clone, Debug, Default)]
-struct Count {
+struct RequestCount {
     in_flight: usize,
     asks: VecDeque<Time>,
 }
 
-impl Count {
+impl RequestCount {
     fn begin(&mut self, now: Time) {
         self.in_flight += 1;
         self.asks.push_back(now);
@@ -29,350 +29,393 @@ impl Count {
     }
 }
 
-/// What one name knows.
+/// What is known about one host.
 #[derive(Clone, Debug, Default)]
-struct Host {
-    count: Count,
+struct HostState {
+    count: RequestCount,
     quiet_until: Time,
-    cool_until: Time,
+    failed_until: Time,
     failed_at: Option<Time>,
-    terms: Option<(GitTerms, Time)>,
+    stated_limits: Option<(GitFetchLimits, Time)>,
 }
 
 #[derive(Clone, Debug)]
-struct Flight {
+struct FetchState {
     url: usize,
     repo: usize,
     since: Time,
     answered: bool,
     cancelled: bool,
     events: Vec<usize>,
-    form: Form,
-    sought: BTreeSet<String>,
+    form: RequestForm,
+    wanted: BTreeSet<String>,
 }
 
-/// What was done, to be told.
+/// Counters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct FetchCounts {
     /// Fetches.
     pub fetches: u64,
-    /// Of those, the ones beside a slow one.
+    /// Fetches started while a slow one was running.
     pub hedges: u64,
-    /// Looks.
-    pub looks: u64,
-    /// Fetches that were cancelled.
+    /// Mirror checks.
+    pub mirror_checks: u64,
+    /// Cancelled fetches.
     pub cancels: u64,
     /// Surveys.
     pub surveys: u64,
-    /// Rows that were written.
+    /// Rows stored.
     pub rows: u64,
-    /// Events that were said to be tried.
+    /// Events reported as tried.
     pub tried: u64,
-    /// The most fetches at once.
-    pub at_once: usize,
+    /// Most concurrent fetches.
+    pub max_concurrent: usize,
 }
 
-/// Watches one node's machine.
+/// Checks the inputs and outputs of one machine.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct InvariantChecker {
     broken: Option<Broken>,
-    hosts: BTreeMap<usize, Host>,
-    machines: BTreeMap<u8, Count>,
-    flights: BTreeMap<FetchId, Flight>,
-    /// Looks under way, and their servers.
-    looks: BTreeMap<LookId, usize>,
-    last: BTreeMap<(usize, usize, Form), Time>,
-    /// When a place had nothing for what sleeps, and nobody was woken since.
-    vain: BTreeMap<(usize, usize), Time>,
-    unsound: BTreeMap<(usize, usize), Time>,
-    /// For which events which places have been asked, and how often one was busy.
+    hosts: BTreeMap<usize, HostState>,
+    networks: BTreeMap<u8, RequestCount>,
+    fetches: BTreeMap<FetchId, FetchState>,
+    /// Running mirror checks, with their servers.
+    mirror_checks: BTreeMap<MirrorId, usize>,
+    last: BTreeMap<(usize, usize, RequestForm), Time>,
+    /// When a URL was last asked without result for dormant events, unless an event woke since.
+    without_result: BTreeMap<(usize, usize), Time>,
+    invalid: BTreeMap<(usize, usize), Time>,
+    /// For which events which URLs were asked: the number of busy answers, or [`BUSY_ANSWERS`] if it was answered
+    /// otherwise.
     asked: BTreeMap<(usize, usize), u8>,
-    /// The events that the machine was told of.
-    told: BTreeSet<usize>,
+    /// The events that were reported to the machine.
+    reported: BTreeSet<usize>,
     wakes: (Time, u32),
-    /// What was done.
-    pub counts: Counts,
+    /// Counters of the run.
+    pub counts: FetchCounts,
 }
 
-/// As often must a host be busy before it counts as asked.
-const BUSY: u8 = 3;
+/// Busy answers after which a source counts as asked.
+const BUSY_ANSWERS: u8 = 3;
 
-impl Watch {
-    /// The first law that was broken.
+impl InvariantChecker {
+    /// Takes the first violation.
     pub fn broken(&mut self) -> Option<Broken> {
         self.broken.take()
     }
 
-    fn hold(&mut self, holds: bool, law: &'static str, detail: impl FnOnce() -> String) {
+    fn require(&mut self, holds: bool, invariant: &'static str, detail: impl FnOnce() -> String) {
         if !holds && self.broken.is_none() {
-            self.broken = Some(Broken::new(law, detail()));
+            self.broken = Some(Broken::new(invariant, detail()));
         }
     }
 
-    /// What may be asked of a server now, by its own word and by the operator's.
-    fn allowed(&self, cast: &Cast, server: usize, now: Time) -> Limits {
-        let authority = &cast.servers[server].authority;
+    /// Returns the limits of a server, as stated by itself and set by the operator.
+    fn allowed(&self, fixture: &WorldFixture, server: usize, now: Time) -> HostLimits {
+        let authority = &fixture.servers[server].authority;
         let name = authority.split(':').next().unwrap_or_default();
-        // Of two choices for one name the later counts.
-        let chosen = cast.chosen.iter().rev().find(|(host, _)| host == name).map(|(_, limits)| *limits);
-        let usual = chosen.unwrap_or(cast.usual);
-        let stated = self.hosts.get(&server).and_then(|host| host.terms).filter(|(_, at)| now < at + HOUR);
-        let stated = stated.map(|(terms, _)| terms).unwrap_or_default();
-        let of = |usual: u32, stated: Option<u32>, most: u32| match stated {
-            Some(stated) if stated < usual => stated,
-            Some(stated) if chosen.is_none() => usual.max(stated.min(most)),
-            _ => usual,
+        // If a name has two limits, the later one applies.
+        let host_limits = fixture.host_limits.iter().rev().find(|(host, _)| host == name).map(|(_, limits)| *limits);
+        let default_limits = host_limits.unwrap_or(fixture.default_limits);
+        let stated = self.hosts.get(&server).and_then(|host| host.stated_limits).filter(|(_, at)| now < at + HOUR);
+        let stated = stated.map(|(limits, _)| limits).unwrap_or_default();
+        let of = |default_limits: u32, stated: Option<u32>, max: u32| match stated {
+            Some(stated) if stated < default_limits => stated,
+            Some(stated) if host_limits.is_none() => default_limits.max(stated.min(max)),
+            _ => default_limits,
         };
-        Limits {
-            concurrent: of(usual.concurrent, stated.concurrent, 32),
-            per_minute: of(usual.per_minute, stated.per_minute, 600),
+        HostLimits {
+            concurrent: of(default_limits.concurrent, stated.concurrent, 32),
+            per_minute: of(default_limits.per_minute, stated.per_minute, 600),
         }
     }
 
-    /// A fetch begins.
-    pub fn fetch(&mut self, cast: &Cast, registrar: &Registrar, now: Time, (repo, url): (usize, usize), fetch: &Fetch) {
-        let place = &cast.urls[url];
-        let what = || format!("{} for {} ({:?})", place.url, cast.repos[repo].name, fetch.form);
+    /// Checks the start of a fetch.
+    pub fn fetch(
+        &mut self,
+        fixture: &WorldFixture,
+        admission: &AdmissionModel,
+        now: Time,
+        (repo, url): (usize, usize),
+        fetch: &FetchRequest,
+    ) {
+        let place = &fixture.urls[url];
+        let what = || format!("{} for {} ({:?})", place.url, fixture.repos[repo].name, fetch.form);
         self.counts.fetches += 1;
-        self.hold(!self.flights.contains_key(&fetch.id), "every fetch has its own number", what);
-        self.hold(!fetch.oids.is_empty(), "something is sought", what);
-        self.fetch_is_wanted(cast, registrar, now, (repo, url), fetch);
-        self.asks(cast, now, place.server, &what);
+        self.require(!self.fetches.contains_key(&fetch.id), "fetch ids are unique", what);
+        self.require(!fetch.oids.is_empty(), "a fetch wants at least one object", what);
+        self.check_wanted(fixture, admission, now, (repo, url), fetch);
+        self.request_begins(fixture, now, place.server, &what);
         let again = self.last.insert((repo, url, fetch.form), now);
-        self.hold(again.is_none_or(|at| at + 20 * SECOND <= now), "the same is not asked twice within 20 s", what);
-        let unsound = self.unsound.get(&(repo, url)).is_none_or(|at| at + HOUR <= now);
-        self.hold(unsound, "what was unsound is not asked for within an hour", what);
-        self.fetch_is_alone(now, repo, &what);
+        self.require(
+            again.is_none_or(|at| at + 20 * SECOND <= now),
+            "the same URL is not asked twice within 20 s",
+            what,
+        );
+        let invalid = self.invalid.get(&(repo, url)).is_none_or(|at| at + HOUR <= now);
+        self.require(invalid, "a source with invalid data is not asked within an hour", what);
+        self.check_concurrency(now, repo, &what);
         let events = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
         let (answered, cancelled) = (false, false);
-        let (form, sought) = (fetch.form, fetch.oids.iter().cloned().collect());
-        self.flights.insert(fetch.id, Flight { url, repo, since: now, answered, cancelled, events, form, sought });
-        self.counts.at_once = self.counts.at_once.max(self.flights.len());
-        self.hold(self.flights.len() <= 16, "sixteen at once in all", what);
+        let (form, wanted) = (fetch.form, fetch.oids.iter().cloned().collect());
+        self.fetches.insert(fetch.id, FetchState { url, repo, since: now, answered, cancelled, events, form, wanted });
+        self.counts.max_concurrent = self.counts.max_concurrent.max(self.fetches.len());
+        self.require(self.fetches.len() <= 16, "at most sixteen concurrent fetches", what);
     }
 
-    /// A look begins.
-    pub fn look(&mut self, cast: &Cast, now: Time, url: usize, id: LookId) {
-        let server = cast.urls[url].server;
-        let what = || format!("a look at {}", cast.urls[url].url);
-        self.counts.looks += 1;
-        self.asks(cast, now, server, &what);
-        self.hold(!self.looks.values().any(|other| *other == server), "a host is looked at by one at a time", what);
-        let known = self.looks.insert(id, server).is_some();
-        self.hold(!known && self.looks.len() <= 4, "four looks at once in all, each with its own number", what);
+    /// Checks the start of a mirror check.
+    pub fn mirror_check(&mut self, fixture: &WorldFixture, now: Time, url: usize, id: MirrorId) {
+        let server = fixture.urls[url].server;
+        let what = || format!("mirror check of {}", fixture.urls[url].url);
+        self.counts.mirror_checks += 1;
+        self.request_begins(fixture, now, server, &what);
+        self.require(
+            !self.mirror_checks.values().any(|other| *other == server),
+            "one mirror check at a time per host",
+            what,
+        );
+        let known = self.mirror_checks.insert(id, server).is_some();
+        self.require(
+            !known && self.mirror_checks.len() <= 4,
+            "at most four concurrent mirror checks with unique ids",
+            what,
+        );
     }
 
-    /// A look is over.
-    pub fn looked(&mut self, cast: &Cast, now: Time, id: LookId, end: &End) {
-        if let Some(server) = self.looks.remove(&id) {
-            self.ended(cast, now, server, end);
+    /// Records the end of a mirror check.
+    pub fn mirror_checked(&mut self, fixture: &WorldFixture, now: Time, id: MirrorId, end: &FetchOutcome) {
+        if let Some(server) = self.mirror_checks.remove(&id) {
+            self.request_ends(fixture, now, server, end);
         }
     }
 
-    /// A server is asked something.
-    fn asks(&mut self, cast: &Cast, now: Time, server: usize, what: &impl Fn() -> String) {
-        let machine = cast.servers[server].machine;
-        let own = self.allowed(cast, server, now);
+    /// Checks the limits of a server when a request begins.
+    fn request_begins(&mut self, fixture: &WorldFixture, now: Time, server: usize, what: &impl Fn() -> String) {
+        let network = fixture.servers[server].network;
+        let own = self.allowed(fixture, server, now);
         let host = self.hosts.entry(server).or_default();
-        let (quiet_until, cool_until) = (host.quiet_until, host.cool_until);
+        let (quiet_until, failed_until) = (host.quiet_until, host.failed_until);
         host.count.begin(now);
-        let (hands, asks) = (host.count.in_flight, host.count.asks.len());
-        self.hold(now >= quiet_until, "nothing is asked in a quiet time", || format!("{} until {quiet_until}", what()));
-        self.hold(now >= cool_until, "a host that has failed is left alone", what);
-        self.hold(hands <= own.concurrent as usize, "so many at once from one host", || {
-            format!("{}: {hands} of {own:?}", what())
+        let (in_flight, asks) = (host.count.in_flight, host.count.asks.len());
+        self.require(now >= quiet_until, "no request in a quiet time", || format!("{} until {quiet_until}", what()));
+        self.require(now >= failed_until, "no request while a failed host is left alone", what);
+        self.require(in_flight <= own.concurrent as usize, "concurrent requests per host", || {
+            format!("{}: {in_flight} of {own:?}", what())
         });
-        self.hold(asks <= own.per_minute as usize, "so many a minute from one host", || {
+        self.require(asks <= own.per_minute as usize, "requests per minute per host", || {
             format!("{}: {asks} of {own:?}", what())
         });
-        let count = self.machines.entry(machine).or_default();
+        let count = self.networks.entry(network).or_default();
         count.begin(now);
-        let (hands, asks) = (count.in_flight, count.asks.len());
-        self.hold(hands <= 2 * own.concurrent as usize, "so many at once from one network", || {
-            format!("{}: {hands} of twice {own:?}", what())
+        let (in_flight, asks) = (count.in_flight, count.asks.len());
+        self.require(in_flight <= 2 * own.concurrent as usize, "concurrent requests per network", || {
+            format!("{}: {in_flight} of twice {own:?}", what())
         });
-        self.hold(asks <= 2 * own.per_minute as usize, "so many a minute from one network", || {
+        self.require(asks <= 2 * own.per_minute as usize, "requests per minute per network", || {
             format!("{}: {asks} of twice {own:?}", what())
         });
     }
 
-    fn fetch_is_wanted(&mut self, cast: &Cast, registrar: &Registrar, now: Time, at: (usize, usize), fetch: &Fetch) {
+    fn check_wanted(
+        &mut self,
+        fixture: &WorldFixture,
+        admission: &AdmissionModel,
+        now: Time,
+        at: (usize, usize),
+        fetch: &FetchRequest,
+    ) {
         let (repo, url) = at;
-        let mut sought = BTreeSet::new();
-        let mut awake = false;
+        let mut wanted = BTreeSet::new();
+        let mut has_active = false;
         for event in fetch.events.iter().map(|(event, _)| event_of(event)) {
-            let (own, held) = (&cast.events[event], &registrar.events[event]);
+            let (own, held) = (&fixture.events[event], &admission.events[event]);
             let names = own.repo == repo && own.urls.contains(&url);
-            self.hold(names && self.told.contains(&event), "only what waits is asked for, where it says", || {
-                format!("event {event} at {}", cast.urls[url].url)
-            });
-            self.hold(held.due <= now + SECOND, "nothing is asked before its time", || format!("event {event}"));
-            awake |= held.stand != Stand::Dormant;
-            sought.extend(own.oids.iter());
+            self.require(
+                names && self.reported.contains(&event),
+                "only held events are asked for, at their own URLs",
+                || format!("event {event} at {}", fixture.urls[url].url),
+            );
+            self.require(held.due <= now + SECOND, "no request before an event is due", || format!("event {event}"));
+            has_active |= held.status != HoldStatus::Dormant;
+            wanted.extend(own.oids.iter());
         }
-        self.hold(
-            fetch.oids.iter().all(|oid| sought.contains(oid)),
-            "only objects of these events are asked for",
+        self.require(
+            fetch.oids.iter().all(|oid| wanted.contains(oid)),
+            "only objects of the named events are requested",
             || format!("{:?}", fetch.oids),
         );
-        let vain = self.vain.get(&at).is_none_or(|last| last + 58 * MINUTE <= now);
-        self.hold(awake || vain, "what sleeps is asked for once an hour", || cast.urls[url].url.clone());
+        let without_result = self.without_result.get(&at).is_none_or(|last| last + 58 * MINUTE <= now);
+        self.require(has_active || without_result, "dormant events are asked for once an hour", || {
+            fixture.urls[url].url.clone()
+        });
     }
 
-    fn fetch_is_alone(&mut self, now: Time, repo: usize, what: &impl Fn() -> String) {
+    fn check_concurrency(&mut self, now: Time, repo: usize, what: &impl Fn() -> String) {
         let beside: Vec<(Time, bool)> = self
-            .flights
+            .fetches
             .values()
-            .filter(|flight| flight.repo == repo)
-            .map(|flight| (flight.since, flight.answered))
+            .filter(|running| running.repo == repo)
+            .map(|running| (running.since, running.answered))
             .collect();
         self.counts.hedges += u64::from(!beside.is_empty());
-        self.hold(beside.len() < 2, "two servers at once for one quarry", what);
+        self.require(beside.len() < 2, "at most two concurrent fetches per job", what);
         let slow = beside.iter().all(|(since, answered)| now >= since + if *answered { 30 } else { 5 } * SECOND);
-        self.hold(slow, "a second server only beside a slow one", what);
+        self.require(slow, "a second source only while the first is slow", what);
     }
 
-    /// The machine is told what is missing under a name: these events, and of that name's events no others.
-    pub fn wanted(&mut self, cast: &Cast, name: &str, events: impl IntoIterator<Item = usize>) {
-        self.told.retain(|event| cast.repos[cast.events[*event].repo].name != name);
-        self.told.extend(events);
+    /// Records the events of an identifier that are reported to the machine. They replace those reported before.
+    pub fn wanted(&mut self, fixture: &WorldFixture, name: &str, events: impl IntoIterator<Item = usize>) {
+        self.reported.retain(|event| fixture.repos[fixture.events[*event].repo].name != name);
+        self.reported.extend(events);
     }
 
-    /// A survey begins.
-    pub fn survey(&mut self, now: Time, server: usize, terms: bool) {
+    /// Checks the start of a survey.
+    pub fn survey(&mut self, now: Time, server: usize, with_nip11: bool) {
         self.counts.surveys += 1;
         let quiet = self.hosts.get(&server).is_some_and(|host| now < host.quiet_until);
-        self.hold(!(terms && quiet), "nothing is asked in a quiet time", || format!("the terms of server {server}"));
+        self.require(!(with_nip11 && quiet), "no request in a quiet time", || {
+            format!("NIP-11 document of server {server}")
+        });
     }
 
-    /// It is known what a server states, or that it is nowhere.
-    pub fn surveyed(&mut self, now: Time, server: usize, known: Option<Option<GitTerms>>) {
+    /// Records the result of a survey: the stated limits, or `None` if the name does not resolve.
+    pub fn surveyed(&mut self, now: Time, server: usize, stated: Option<Option<GitFetchLimits>>) {
         let host = self.hosts.entry(server).or_default();
-        match known {
-            Some(Some(terms)) => host.terms = Some((terms, now)),
+        match stated {
+            Some(Some(limits)) => host.stated_limits = Some((limits, now)),
             Some(None) => {}
             None => host.failed_at = Some(now),
         }
     }
 
-    /// Terms were asked for, and there are none.
+    /// Records that a NIP-11 document states no limits.
     pub fn unstated(&mut self, server: usize) {
-        self.hosts.entry(server).or_default().terms = None;
+        self.hosts.entry(server).or_default().stated_limits = None;
     }
 
-    /// The first bytes have come.
-    pub fn answering(&mut self, id: FetchId) {
-        if let Some(flight) = self.flights.get_mut(&id) {
-            flight.answered = true;
+    /// Records the first bytes of a fetch.
+    pub fn first_bytes(&mut self, id: FetchId) {
+        if let Some(running) = self.fetches.get_mut(&id) {
+            running.answered = true;
         }
     }
 
-    /// A fetch is given up.
+    /// Checks the cancellation of a fetch.
     pub fn cancel(&mut self, id: FetchId) {
         self.counts.cancels += 1;
-        let known = self.flights.get_mut(&id).is_some_and(|flight| !std::mem::replace(&mut flight.cancelled, true));
-        self.hold(known, "what is cancelled is under way", || format!("{id:?}"));
+        let known = self.fetches.get_mut(&id).is_some_and(|running| !std::mem::replace(&mut running.cancelled, true));
+        self.require(known, "only running fetches are cancelled", || format!("{id:?}"));
     }
 
-    /// A fetch is over.
-    pub fn fetched(&mut self, cast: &Cast, now: Time, id: FetchId, (end, oids): (&End, &[String])) {
-        let Some(flight) = self.flights.remove(&id) else { return };
-        if *end == End::Sent && flight.sought.iter().all(|oid| oids.contains(oid)) {
-            // Whatever is asked next is something else.
-            self.last.remove(&(flight.repo, flight.url, flight.form));
+    /// Records the end of a fetch.
+    pub fn fetched(&mut self, fixture: &WorldFixture, now: Time, id: FetchId, (end, oids): (&FetchOutcome, &[String])) {
+        let Some(running) = self.fetches.remove(&id) else { return };
+        if *end == FetchOutcome::Sent && running.wanted.iter().all(|oid| oids.contains(oid)) {
+            // The next request asks for something else.
+            self.last.remove(&(running.repo, running.url, running.form));
         }
-        self.ended(cast, now, cast.urls[flight.url].server, end);
-        let place = (flight.repo, flight.url);
+        self.request_ends(fixture, now, fixture.urls[running.url].server, end);
+        let place = (running.repo, running.url);
         match end {
-            End::Unsound => drop(self.unsound.insert(place, now)),
-            End::Sent | End::Absent => drop(self.vain.insert(place, flight.since)),
+            FetchOutcome::InvalidData => drop(self.invalid.insert(place, now)),
+            FetchOutcome::Sent | FetchOutcome::Absent => drop(self.without_result.insert(place, running.since)),
             _ => {}
         }
-        for event in flight.events {
-            let asked = self.asked.entry((event, flight.url)).or_default();
+        for event in running.events {
+            let asked = self.asked.entry((event, running.url)).or_default();
             *asked = match end {
-                End::Sent | End::Absent | End::Failed | End::Unsound => BUSY,
-                End::Busy(_) => asked.saturating_add(1),
-                End::NotByOid | End::Cancelled | End::Ours => *asked,
+                FetchOutcome::Sent | FetchOutcome::Absent | FetchOutcome::Failed | FetchOutcome::InvalidData => {
+                    BUSY_ANSWERS
+                }
+                FetchOutcome::Busy(_) => asked.saturating_add(1),
+                FetchOutcome::NotByOid | FetchOutcome::Cancelled | FetchOutcome::LocalError => *asked,
             };
         }
     }
 
-    /// A server has answered, or not.
-    fn ended(&mut self, cast: &Cast, now: Time, server: usize, end: &End) {
-        if let Some(count) = self.machines.get_mut(&cast.servers[server].machine) {
+    /// Records the end of a request to a server.
+    fn request_ends(&mut self, fixture: &WorldFixture, now: Time, server: usize, end: &FetchOutcome) {
+        if let Some(count) = self.networks.get_mut(&fixture.servers[server].network) {
             count.in_flight = count.in_flight.saturating_sub(1);
         }
         let host = self.hosts.entry(server).or_default();
         host.count.in_flight = host.count.in_flight.saturating_sub(1);
         match end {
-            End::Busy(secs) => {
+            FetchOutcome::Busy(secs) => {
                 let secs = secs.map_or(48, |secs| secs.clamp(1, 3_600));
                 host.quiet_until = host.quiet_until.max(now + secs * SECOND);
             }
-            End::Failed => {
+            FetchOutcome::Failed => {
                 host.failed_at = Some(now);
-                host.cool_until = now + 16 * SECOND;
+                host.failed_until = now + 16 * SECOND;
             }
-            End::Cancelled | End::Ours => {}
-            _ => host.cool_until = 0,
+            FetchOutcome::Cancelled | FetchOutcome::LocalError => {}
+            _ => host.failed_until = 0,
         }
     }
 
-    /// An event comes, or is seen again: what was asked before was not for it.
-    pub fn arrived(&mut self, cast: &Cast, event: usize) {
-        let own = &cast.events[event];
+    /// Records that an event arrives, or arrives again: earlier requests were not made for it.
+    pub fn arrived(&mut self, fixture: &WorldFixture, event: usize) {
+        let own = &fixture.events[event];
         for url in &own.urls {
             self.asked.remove(&(event, *url));
-            self.vain.remove(&(own.repo, *url));
+            self.without_result.remove(&(own.repo, *url));
         }
     }
 
-    /// Events are said to be tried.
-    pub fn tried(&mut self, cast: &Cast, registrar: &Registrar, event: usize) {
+    /// Checks that all sources of an event were asked when it is reported as tried.
+    pub fn tried(&mut self, fixture: &WorldFixture, admission: &AdmissionModel, event: usize) {
         self.counts.tried += 1;
-        let since = registrar.events[event].since;
-        let own = &cast.events[event];
+        let since = admission.events[event].since;
+        let own = &fixture.events[event];
         for url in &own.urls {
-            let server = cast.urls[*url].server;
-            let asked = self.asked.get(&(event, *url)).is_some_and(|times| *times >= BUSY);
+            let server = fixture.urls[*url].server;
+            let asked = self.asked.get(&(event, *url)).is_some_and(|times| *times >= BUSY_ANSWERS);
             let down = self.hosts.get(&server).and_then(|host| host.failed_at).is_some_and(|at| at >= since);
-            let stated = self.hosts.get(&server).and_then(|host| host.terms).filter(|(_, at)| since < at + HOUR);
-            let none = |(terms, _): (GitTerms, Time)| terms.concurrent == Some(0) || terms.per_minute == Some(0);
+            let stated =
+                self.hosts.get(&server).and_then(|host| host.stated_limits).filter(|(_, at)| since < at + HOUR);
+            let none =
+                |(limits, _): (GitFetchLimits, Time)| limits.concurrent == Some(0) || limits.per_minute == Some(0);
             let never = stated.is_some_and(none);
-            let unsound = self.unsound.get(&(own.repo, *url)).is_some_and(|at| since < at + HOUR);
-            self.hold(asked || down || never || unsound, "tried means that every place was asked", || {
-                let places: Vec<&str> = own.urls.iter().map(|url| cast.urls[*url].url.as_str()).collect();
-                format!("event {event} since {since} of {places:?}: {}", cast.urls[*url].url)
-            });
+            let invalid = self.invalid.get(&(own.repo, *url)).is_some_and(|at| since < at + HOUR);
+            self.require(
+                asked || down || never || invalid,
+                "an event is tried when all of its sources were asked",
+                || {
+                    let places: Vec<&str> = own.urls.iter().map(|url| fixture.urls[*url].url.as_str()).collect();
+                    format!("event {event} since {since} of {places:?}: {}", fixture.urls[*url].url)
+                },
+            );
         }
     }
 
-    /// The machine is woken.
+    /// Checks how often the machine is woken.
     pub fn wake(&mut self, now: Time) {
         if now >= self.wakes.0 + 10 * SECOND {
             self.wakes = (now, 0);
         }
         self.wakes.1 += 1;
         let wakes = self.wakes.1;
-        self.hold(wakes < 5_000, "nothing is polled", || format!("{wakes} wakes in ten seconds"));
+        self.require(wakes < 5_000, "nothing is polled", || format!("{wakes} wakes in ten seconds"));
     }
 
-    /// Our process ends, and with it its connections.
+    /// Records that the process ends, and with it its connections.
     pub fn stop(&mut self) {
-        self.flights.clear();
-        self.looks.clear();
-        self.told.clear();
+        self.fetches.clear();
+        self.mirror_checks.clear();
+        self.reported.clear();
         self.last.clear();
-        self.vain.clear();
-        self.unsound.clear();
+        self.without_result.clear();
+        self.invalid.clear();
         self.hosts.values_mut().for_each(|host| host.count.in_flight = 0);
-        self.hosts.values_mut().for_each(|host| host.terms = None);
-        self.machines.values_mut().for_each(|machine| machine.in_flight = 0);
+        self.hosts.values_mut().for_each(|host| host.stated_limits = None);
+        self.networks.values_mut().for_each(|network| network.in_flight = 0);
     }
 
-    /// As many quarries as there are sites at which something waits.
-    pub fn queue(&mut self, size: usize, sites: usize) {
-        self.hold(size == sites, "what is hunted is what is wanted", || format!("{size} of {sites}"));
+    /// Checks that there are as many jobs as repositories with missing data.
+    pub fn job_count(&mut self, size: usize, repo_paths: usize) {
+        self.require(size == repo_paths, "one job per repository with missing data", || {
+            format!("{size} of {repo_paths}")
+        });
     }
 }

@@ -1,9 +1,10 @@
-//! The hunt in a world of strange git servers: a real [`Hunter`](grasp_core::fetch::Hunter), a virtual clock, one seed.
+//! Simulation of the fetch machine: a real [`FetchMachine`](grasp_core::fetch::FetchMachine) with a virtual clock and
+//! misbehaving git servers, all derived from one seed.
 //!
-//! - [`cast`]: what a life begins with; [`birth`]: how a seed becomes that.
-//! - [`server`]: what git servers do when they are asked; [`registrar`]: a model of who holds, releases and expires events.
-//! - [`world`]: time, the hands and restarts; [`law`]: what must never happen; [`life`]: a whole life, and whether
-//!   everything was found in the end.
+//! - [`fixtures`]: the initial state of a world; [`world_gen`]: generates it from a seed.
+//! - [`server`]: the behaviour of git servers; [`admission`]: a model of which events are held, released and expired.
+//! - [`world`]: the clock, the driver and restarts; [`invariants`]: what must never happen; [`run`]: a whole run, and
+//!   whether everything was fetched in the end.
 
 pub mod admission;
 pub mod fixtures;

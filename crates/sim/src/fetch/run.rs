@@ -1,93 +1,96 @@
-//! A whole life: hours of trouble, then honesty, then the question whether everything was found.
+//! A whole run: hours with misbehaving servers, then only normal ones, then the check that everything was fetched.
 
-use grasp_core::fetch::fault_injection::Flaw;
+use grasp_core::fetch::fault_injection::Fault;
 
-use super::admission::Stand;
-use super::invariants::Counts;
+use super::admission::HoldStatus;
+use super::invariants::FetchCounts;
 use super::world::World;
-use super::world_gen::{HEALED, cast};
+use super::world_gen::{HEALED_AT, generate};
 use crate::sync::invariants::Broken;
 use crate::sync::queue::{HOUR, Time};
 use crate::sync::trace::Trace;
 
-/// What came of a life.
+/// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct RunReport {
     /// Its seed.
     pub seed: u64,
-    /// How many steps it had.
+    /// Number of steps.
     pub steps: u64,
-    /// What stands for everything that happened.
+    /// A hash of everything that happened.
     pub hash: u64,
-    /// The law that was broken, if any was.
+    /// The violated invariant, if any.
     pub broken: Option<Broken>,
-    /// What the machine did.
-    pub counts: Counts,
-    /// Events that were released, and events that slept.
+    /// Counters of the run.
+    pub counts: FetchCounts,
+    /// Number of events that were released, and number that expired.
     pub events: (usize, usize),
-    /// What happened last, if somebody wants to read it.
+    /// The last lines of the trace, if it was recorded.
     pub text: Vec<String>,
 }
 
-/// Within this time of healing everything must have been found: an hour of quiet that a server has asked for, an hour for
-/// what was unsound, an hour of sleep, and the time that slow hosts need.
+/// Time after healing within which everything must have been fetched: an hour of `Retry-After`, an hour after invalid
+/// data, an hour of dormancy, and the time that slow hosts need.
 const CONVERGED: Time = 5 * HOUR;
 
-/// Lives through a seed.
+/// Runs a seed. `lines` is the number of trace lines to keep.
 #[must_use]
-pub fn live(seed: u64, flaw: Option<Flaw>, lines: Option<usize>) -> Life {
+pub fn run_seed(seed: u64, fault: Option<Fault>, lines: Option<usize>) -> RunReport {
     let trace = lines.map(Trace::with_text).unwrap_or_default();
-    let mut world = World::new(cast(seed), seed, flaw, trace);
-    world.run(HEALED);
+    let mut world = World::new(generate(seed), seed, fault, trace);
+    world.run(HEALED_AT);
     if world.broken.is_none() {
         world.heal();
-        world.run(HEALED + CONVERGED);
+        world.run(HEALED_AT + CONVERGED);
     }
     if world.broken.is_none() {
         world.broken = world.check_converged();
     }
-    let released = world.registrar.events.iter().filter(|held| held.stand == Stand::Released).count();
-    Life {
+    let released = world.admission.events.iter().filter(|held| held.status == HoldStatus::Released).count();
+    RunReport {
         seed,
         steps: world.trace.steps(),
         hash: world.trace.hash(),
-        counts: world.watch.counts,
-        events: (released, world.registrar.slept),
+        counts: world.checker.counts,
+        events: (released, world.admission.expired),
         text: world.trace.lines().to_vec(),
         broken: world.broken,
     }
 }
 
 impl World {
-    /// Whether a server has ever said that it wants none.
+    /// Returns whether a server states that it wants no requests.
     fn wants_none(&self, server: usize) -> bool {
         let none = |stated: Option<u32>| stated == Some(0);
-        self.cast.servers[server].terms.is_some_and(|terms| none(terms.concurrent) || none(terms.per_minute))
+        self.fixture.servers[server]
+            .stated_limits
+            .is_some_and(|limits| none(limits.concurrent) || none(limits.per_minute))
     }
 
-    /// What exists somewhere is here, and what does not sleeps.
+    /// Checks that all data that exists somewhere was fetched, and that the other events are dormant.
     pub fn check_converged(&mut self) -> Option<Broken> {
-        for (event, own) in self.cast.events.iter().enumerate() {
-            let held = &self.registrar.events[event];
-            let released = held.stand == Stand::Released;
-            if released && !self.registrar.is_whole(&self.cast, event) {
-                return Some(Broken::new("nothing is released without its objects", format!("event {event}")));
+        for (event, own) in self.fixture.events.iter().enumerate() {
+            let held = &self.admission.events[event];
+            let released = held.status == HoldStatus::Released;
+            if released && !self.admission.has_all_objects(&self.fixture, event) {
+                return Some(Broken::new("no event is released without its objects", format!("event {event}")));
             }
             let there = |oid: &String| {
                 let has = |url: &&usize| {
-                    self.servers.has(**url, oid, self.time) && !self.wants_none(self.cast.urls[**url].server)
+                    self.servers.has(**url, oid, self.time) && !self.wants_none(self.fixture.urls[**url].server)
                 };
                 own.urls.iter().find(has).is_some()
             };
-            if self.registrar.waits(event) && own.oids.iter().all(there) {
-                return Some(Broken::new("what exists is found", format!("event {event}: {held:?}")));
+            if self.admission.is_waiting(event) && own.oids.iter().all(there) {
+                return Some(Broken::new("data that exists is fetched", format!("event {event}: {held:?}")));
             }
-            if held.stand == Stand::Awake && held.since + 3 * HOUR < self.time {
-                return Some(Broken::new("what was tried in vain sleeps", format!("event {event}: {held:?}")));
+            if held.status == HoldStatus::Held && held.since + 3 * HOUR < self.time {
+                return Some(Broken::new("an event without data becomes dormant", format!("event {event}: {held:?}")));
             }
         }
-        let (size, sites) = (self.hunter.as_ref().map_or(0, |hunter| hunter.queue_size()), self.missing_sites());
-        self.watch.queue(size, sites);
-        self.watch.broken()
+        let (size, repo_paths) =
+            (self.machine.as_ref().map_or(0, |machine| machine.queue_size()), self.repos_with_missing_data());
+        self.checker.job_count(size, repo_paths);
+        self.checker.broken()
     }
 }

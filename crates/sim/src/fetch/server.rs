@@ -1,134 +1,161 @@
-//! What git servers do when they are asked.
+//! Simulated git servers.
 
 use std::collections::BTreeMap;
 
-use grasp_core::fetch::io::{End, Fetch, Form, Shown, Survey};
-use grasp_core::net::{Forbidden, Scope};
+use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RefComparison, RequestForm, SurveyResult};
+use grasp_core::net::{AddressScope, OutboundError};
 
-use super::fixtures::{Cast, Temper};
+use super::fixtures::{ServerBehavior, WorldFixture};
 use crate::random::Chance;
 use crate::sync::queue::{MINUTE, SECOND, Time};
 
-/// What will come of a request.
+/// The answer to a request.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// When its first bytes come, if they do.
-    pub first: Option<Time>,
-    /// When it is over.
-    pub last: Time,
-    /// What has come.
+pub struct ServerAnswer {
+    /// When its first bytes arrive, if they do.
+    pub first_bytes_at: Option<Time>,
+    /// When the request ends.
+    pub ends_at: Time,
+    /// The wanted objects that are received.
     pub oids: Vec<String>,
-    /// How it ends.
-    pub end: End,
+    /// How the request ends.
+    pub outcome: FetchOutcome,
 }
 
-/// All servers: what they are like now, and what they have.
+/// All servers: their current behaviour, and the objects that they have.
 #[derive(Clone, Debug)]
 pub struct Servers {
-    /// What each is like.
-    pub tempers: Vec<Temper>,
-    /// What is where, and since when.
+    /// The current behaviour of each server.
+    pub behaviors: Vec<ServerBehavior>,
+    /// Which object is at which URL, and since when.
     has: BTreeMap<(usize, String), Time>,
     healed: bool,
 }
 
 impl Servers {
-    /// As they begin.
+    /// Creates the servers in their initial state.
     #[must_use]
-    pub fn new(cast: &Cast) -> Self {
+    pub fn new(fixture: &WorldFixture) -> Self {
         let mut has = BTreeMap::new();
-        for event in &cast.events {
-            for (place, oid, from) in &event.held {
+        for event in &fixture.events {
+            for (place, oid, from) in &event.stored_at {
                 has.insert((event.urls[*place], event.oids[*oid].clone()), *from);
             }
         }
-        Self { tempers: cast.servers.iter().map(|server| server.temper).collect(), has, healed: false }
+        Self { behaviors: fixture.servers.iter().map(|server| server.behavior).collect(), has, healed: false }
     }
 
-    /// All of them are honest from now on.
+    /// Makes all servers behave normally for the rest of the run.
     pub fn heal(&mut self) {
         self.healed = true;
-        self.tempers.fill(Temper::Honest);
+        self.behaviors.fill(ServerBehavior::Normal);
     }
 
-    /// One becomes different.
-    pub fn change(&mut self, server: usize, temper: Temper) {
+    /// Changes the behaviour of a server.
+    pub fn change(&mut self, server: usize, behavior: ServerBehavior) {
         if !self.healed {
-            self.tempers[server] = temper;
+            self.behaviors[server] = behavior;
         }
     }
 
-    /// Whether an object is at a place now.
+    /// Returns whether an object is at a URL now.
     #[must_use]
     pub fn has(&self, url: usize, oid: &str, now: Time) -> bool {
         self.has.get(&(url, oid.to_owned())).is_some_and(|from| self.healed || *from <= now)
     }
 
-    /// Where a server is. Also how long it takes to find out.
-    pub fn survey(&self, cast: &Cast, server: usize, terms: bool, chance: &mut Chance) -> (Time, Survey) {
-        let own = &cast.servers[server];
-        match self.tempers[server] {
-            Temper::Nowhere => (100 + chance.draw() % (5 * SECOND), Survey::Nowhere),
-            Temper::Private => {
-                let address = std::net::Ipv4Addr::new(10, 0, 0, own.machine).into();
-                (20, Survey::Forbidden(Forbidden::Address(address, Scope::Private)))
+    /// Returns the result of a survey, and the time it takes.
+    pub fn survey(
+        &self,
+        fixture: &WorldFixture,
+        server: usize,
+        with_nip11: bool,
+        rng: &mut Chance,
+    ) -> (Time, SurveyResult) {
+        let own = &fixture.servers[server];
+        match self.behaviors[server] {
+            ServerBehavior::NoAddress => (100 + rng.draw() % (5 * SECOND), SurveyResult::NoAddress),
+            ServerBehavior::PrivateAddress => {
+                let address = std::net::Ipv4Addr::new(10, 0, 0, own.network).into();
+                (20, SurveyResult::Forbidden(OutboundError::Address(address, AddressScope::Private)))
             }
-            temper => {
+            behavior => {
                 let last = (server % 200) as u8;
-                let addresses = vec![std::net::Ipv4Addr::new(9, 9, own.machine, last).into()];
-                let silent = matches!(temper, Temper::Hangs | Temper::Broken);
-                let took = if terms && silent { 5 * SECOND } else { 5 + chance.draw() % 300 };
-                let terms = own.terms.filter(|_| terms && !silent);
-                (took, Survey::Known { addresses, terms })
+                let addresses = vec![std::net::Ipv4Addr::new(9, 9, own.network, last).into()];
+                let silent = matches!(behavior, ServerBehavior::Silent | ServerBehavior::ServerError);
+                let took = if with_nip11 && silent { 5 * SECOND } else { 5 + rng.draw() % 300 };
+                let stated_limits = own.stated_limits.filter(|_| with_nip11 && !silent);
+                (took, SurveyResult::Resolved { addresses, stated_limits })
             }
         }
     }
 
-    /// What will come of a look that begins now, and when.
-    pub fn look(&self, cast: &Cast, url: usize, now: Time, chance: &mut Chance) -> (Time, Result<Shown, End>) {
-        let soon = now + 30 + chance.draw() % 900;
-        match self.tempers[cast.urls[url].server] {
-            Temper::Absent => (soon, Err(End::Absent)),
-            Temper::Hangs | Temper::Nowhere => (now + MINUTE, Err(End::Failed)),
-            Temper::Private | Temper::Broken => (soon, Err(End::Failed)),
-            Temper::Busy(secs) => (soon, Err(End::Busy(secs))),
-            Temper::Overloaded(secs) if chance.one_in(2) => (soon, Err(End::Busy(secs))),
-            Temper::Wrong => (soon, Err(End::Unsound)),
-            Temper::Trickles => (soon + MINUTE, Err(End::Failed)),
-            _ => (soon, Ok(Shown { of: 2, lacks: chance.draw() as usize % 2, differs: 0 })),
+    /// Returns the result of a mirror check that begins now, and when it ends.
+    pub fn check_mirror(
+        &self,
+        fixture: &WorldFixture,
+        url: usize,
+        now: Time,
+        rng: &mut Chance,
+    ) -> (Time, Result<RefComparison, FetchOutcome>) {
+        let soon = now + 30 + rng.draw() % 900;
+        match self.behaviors[fixture.urls[url].server] {
+            ServerBehavior::Absent => (soon, Err(FetchOutcome::Absent)),
+            ServerBehavior::Silent | ServerBehavior::NoAddress => (now + MINUTE, Err(FetchOutcome::Failed)),
+            ServerBehavior::PrivateAddress | ServerBehavior::ServerError => (soon, Err(FetchOutcome::Failed)),
+            ServerBehavior::Busy(secs) => (soon, Err(FetchOutcome::Busy(secs))),
+            ServerBehavior::Overloaded(secs) if rng.one_in(2) => (soon, Err(FetchOutcome::Busy(secs))),
+            ServerBehavior::InvalidData => (soon, Err(FetchOutcome::InvalidData)),
+            ServerBehavior::Slow => (soon + MINUTE, Err(FetchOutcome::Failed)),
+            _ => (soon, Ok(RefComparison { served: 2, missing: rng.draw() as usize % 2, different: 0 })),
         }
     }
 
-    /// What will come of a request that begins now.
-    pub fn ask(&self, cast: &Cast, url: usize, fetch: &Fetch, now: Time, chance: &mut Chance) -> Answer {
-        let server = cast.urls[url].server;
-        let soon = now + 30 + chance.draw() % 900;
-        let ends = |end: End, last: Time| Answer { first: None, last, oids: Vec::new(), end };
-        match self.tempers[server] {
-            Temper::Absent => ends(End::Absent, soon),
-            Temper::Hangs | Temper::Nowhere => ends(End::Failed, now + MINUTE),
-            Temper::Private | Temper::Broken => ends(End::Failed, soon),
-            Temper::Busy(secs) => ends(End::Busy(secs), soon),
-            Temper::Overloaded(secs) if chance.one_in(2) => ends(End::Busy(secs), soon),
-            Temper::Wrong => Answer { first: Some(soon), ..ends(End::Unsound, soon + SECOND) },
-            temper => {
-                let slow = temper == Temper::Trickles;
-                let last =
-                    if slow { soon + MINUTE + chance.draw() % (8 * MINUTE) } else { soon + chance.draw() % 2_000 };
+    /// Returns the answer to a request that begins now.
+    pub fn answer(
+        &self,
+        fixture: &WorldFixture,
+        url: usize,
+        fetch: &FetchRequest,
+        now: Time,
+        rng: &mut Chance,
+    ) -> ServerAnswer {
+        let server = fixture.urls[url].server;
+        let soon = now + 30 + rng.draw() % 900;
+        let ends = |outcome: FetchOutcome, ends_at: Time| ServerAnswer {
+            first_bytes_at: None,
+            ends_at,
+            oids: Vec::new(),
+            outcome,
+        };
+        match self.behaviors[server] {
+            ServerBehavior::Absent => ends(FetchOutcome::Absent, soon),
+            ServerBehavior::Silent | ServerBehavior::NoAddress => ends(FetchOutcome::Failed, now + MINUTE),
+            ServerBehavior::PrivateAddress | ServerBehavior::ServerError => ends(FetchOutcome::Failed, soon),
+            ServerBehavior::Busy(secs) => ends(FetchOutcome::Busy(secs), soon),
+            ServerBehavior::Overloaded(secs) if rng.one_in(2) => ends(FetchOutcome::Busy(secs), soon),
+            ServerBehavior::InvalidData => {
+                ServerAnswer { first_bytes_at: Some(soon), ..ends(FetchOutcome::InvalidData, soon + SECOND) }
+            }
+            behavior => {
+                let slow = behavior == ServerBehavior::Slow;
+                let last = if slow { soon + MINUTE + rng.draw() % (8 * MINUTE) } else { soon + rng.draw() % 2_000 };
                 let oids: Vec<String> = fetch.oids.iter().filter(|oid| self.has(url, oid, now)).cloned().collect();
                 let known =
                     self.has.range((url, String::new())..(url + 1, String::new())).any(|(_, from)| *from <= now);
                 if !known && !self.healed {
-                    return ends(End::Absent, soon);
+                    return ends(FetchOutcome::Absent, soon);
                 }
-                if fetch.form == Form::Oids && (!cast.servers[server].by_oid || oids.len() < fetch.oids.len()) {
-                    return ends(End::NotByOid, soon);
+                if fetch.form == RequestForm::ByOid
+                    && (!fixture.servers[server].serves_by_oid || oids.len() < fetch.oids.len())
+                {
+                    return ends(FetchOutcome::NotByOid, soon);
                 }
-                // A connection may break in the middle; nothing of the pack is kept then.
-                if chance.one_in(25) && !self.healed {
-                    return Answer { first: Some(soon), ..ends(End::Failed, last) };
+                // A connection may break during a transfer; nothing of the pack is kept then.
+                if rng.one_in(25) && !self.healed {
+                    return ServerAnswer { first_bytes_at: Some(soon), ..ends(FetchOutcome::Failed, last) };
                 }
-                Answer { first: Some(soon), last, oids, end: End::Sent }
+                ServerAnswer { first_bytes_at: Some(soon), ends_at: last, oids, outcome: FetchOutcome::Sent }
             }
         }
     }

@@ -1,20 +1,23 @@
-//! Time, the hands, and restarts.
+//! The simulated world: the clock, the driver of the machine, and restarts.
 
 use std::collections::BTreeMap;
 
-use grasp_core::fetch::fault_injection::Flaw;
-use grasp_core::fetch::io::{Catch, End, FetchId, HostRow, Input, Kept, LookId, Output, Shown, Survey};
+use grasp_core::fetch::fault_injection::Fault;
+use grasp_core::fetch::io::{
+    FetchId, FetchInput, FetchOutcome, FetchOutput, FetchResult, HostRow, MirrorId, RefComparison, ServedRepo,
+    SurveyResult,
+};
 use grasp_core::fetch::origin::Origin;
-use grasp_core::fetch::{Hunter, Manners, Pace};
-use grasp_core::net::Reach;
+use grasp_core::fetch::{FetchConfig, FetchMachine, MirrorCheckSchedule};
+use grasp_core::net::AddressPolicy;
 use grasp_core::repo::Identifier;
-use grasp_core::state_machine::Machine;
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::state_machine::StateMachine;
+use grasp_core::time::{MonoTime, Now, Timestamp};
 
-use super::admission::{Registrar, event_of, site};
-use super::fixtures::{Cast, Temper};
-use super::invariants::Watch;
-use super::server::{Answer, Servers};
+use super::admission::{AdmissionModel, event_of, repo_path};
+use super::fixtures::{ServerBehavior, WorldFixture};
+use super::invariants::InvariantChecker;
+use super::server::{ServerAnswer, Servers};
 use crate::random::Chance;
 use crate::sync::invariants::Broken;
 use crate::sync::queue::{HOUR, MINUTE, Queue, Time};
@@ -23,391 +26,409 @@ use crate::sync::trace::Trace;
 /// Wall time when the world begins.
 const EPOCH: u64 = 1_700_000_000;
 
-/// What may happen next.
+/// What can happen next.
 #[derive(Debug)]
-enum Happening {
+enum WorldEvent {
     Arrive(usize),
     Pushed(usize),
     Expire(usize),
-    Mood(usize, Temper),
-    Surveyed { life: u32, origin: Origin, server: usize, terms: bool, survey: Survey },
-    Answering(u32, FetchId),
-    Ended(u32, FetchId),
-    Looked(u32, LookId, Result<Shown, End>),
+    BehaviorChange(usize, ServerBehavior),
+    Surveyed { process: u32, origin: Origin, server: usize, with_nip11: bool, survey: SurveyResult },
+    FirstBytes(u32, FetchId),
+    FetchEnded(u32, FetchId),
+    MirrorChecked(u32, MirrorId, Result<RefComparison, FetchOutcome>),
     Stop(Time),
     Start,
 }
 
-/// A fetch, as the hands know it.
+/// A running fetch.
 #[derive(Debug)]
-struct Errand {
+struct PendingFetch {
     repo: usize,
     events: Vec<usize>,
-    answer: Answer,
+    answer: ServerAnswer,
     cancelled: bool,
 }
 
-/// One node and all the servers that it may ask.
+/// One server under test, and all git servers that it may ask.
 pub struct World {
-    /// What it began with.
-    pub cast: Cast,
-    /// The registrar's model.
-    pub registrar: Registrar,
-    /// The servers.
+    /// The initial state.
+    pub fixture: WorldFixture,
+    /// The model of admission.
+    pub admission: AdmissionModel,
+    /// The git servers.
     pub servers: Servers,
-    /// The first law that was broken.
+    /// The first violated invariant.
     pub broken: Option<Broken>,
-    /// What happened.
+    /// The trace of the run.
     pub trace: Trace,
-    /// What watches.
-    pub watch: Watch,
-    /// The machine, while the node runs.
-    pub hunter: Option<Hunter>,
+    /// The invariant checker.
+    pub checker: InvariantChecker,
+    /// The machine, while the process runs.
+    pub machine: Option<FetchMachine>,
     /// Milliseconds since the world began.
     pub time: Time,
-    flaw: Option<Flaw>,
+    fault: Option<Fault>,
     seed: u64,
     boot: Time,
-    life: u32,
-    queue: Queue<Happening>,
-    chance: Chance,
+    process: u32,
+    queue: Queue<WorldEvent>,
+    rng: Chance,
     rows: BTreeMap<String, HostRow>,
-    errands: BTreeMap<FetchId, Errand>,
+    pending_fetches: BTreeMap<FetchId, PendingFetch>,
     authorities: BTreeMap<String, usize>,
-    places: BTreeMap<String, usize>,
-    sites: BTreeMap<String, usize>,
+    urls: BTreeMap<String, usize>,
+    repo_paths: BTreeMap<String, usize>,
 }
 
 impl World {
-    /// A world at its beginning.
+    /// Creates a world and starts the process.
     #[must_use]
-    pub fn new(cast: Cast, seed: u64, flaw: Option<Flaw>, trace: Trace) -> Self {
+    pub fn new(fixture: WorldFixture, seed: u64, fault: Option<Fault>, trace: Trace) -> Self {
         let mut queue = Queue::default();
-        for (event, own) in cast.events.iter().enumerate() {
-            for at in own.seen.iter().chain([&own.at]) {
-                queue.plan(*at, Happening::Arrive(event));
+        for (event, own) in fixture.events.iter().enumerate() {
+            for at in own.seen_again.iter().chain([&own.at]) {
+                queue.plan(*at, WorldEvent::Arrive(event));
             }
             if let Some(at) = own.pushed {
-                queue.plan(at, Happening::Pushed(event));
+                queue.plan(at, WorldEvent::Pushed(event));
             }
         }
-        for (server, own) in cast.servers.iter().enumerate() {
-            for (at, temper) in &own.moods {
-                queue.plan(*at, Happening::Mood(server, *temper));
+        for (server, own) in fixture.servers.iter().enumerate() {
+            for (at, behavior) in &own.later_behaviors {
+                queue.plan(*at, WorldEvent::BehaviorChange(server, *behavior));
             }
         }
-        for (at, down) in &cast.restarts {
-            queue.plan(*at, Happening::Stop(*down));
+        for (at, down) in &fixture.restarts {
+            queue.plan(*at, WorldEvent::Stop(*down));
         }
         let mut world = Self {
-            registrar: Registrar::new(&cast),
-            servers: Servers::new(&cast),
+            admission: AdmissionModel::new(&fixture),
+            servers: Servers::new(&fixture),
             broken: None,
             trace,
-            watch: Watch::default(),
-            hunter: None,
+            checker: InvariantChecker::default(),
+            machine: None,
             time: 0,
-            flaw,
+            fault,
             seed,
             boot: 0,
-            life: 0,
+            process: 0,
             queue,
-            chance: Chance::new(seed),
+            rng: Chance::new(seed),
             rows: BTreeMap::new(),
-            errands: BTreeMap::new(),
-            authorities: cast.servers.iter().enumerate().map(|(nth, own)| (own.authority.clone(), nth)).collect(),
-            places: cast.urls.iter().enumerate().map(|(nth, own)| (own.url.clone(), nth)).collect(),
-            sites: (0..cast.repos.len()).map(|repo| (site(&cast, repo).path(), repo)).collect(),
-            cast,
+            pending_fetches: BTreeMap::new(),
+            authorities: fixture.servers.iter().enumerate().map(|(nth, own)| (own.authority.clone(), nth)).collect(),
+            urls: fixture.urls.iter().enumerate().map(|(nth, own)| (own.url.clone(), nth)).collect(),
+            repo_paths: (0..fixture.repos.len()).map(|repo| (repo_path(&fixture, repo).path(), repo)).collect(),
+            fixture,
         };
         world.start();
         world
     }
 
     fn now(&self) -> Now {
-        Now { mono: Moment(self.time - self.boot), wall: Timestamp(EPOCH + self.time / 1_000) }
+        Now { mono: MonoTime(self.time - self.boot), wall: Timestamp(EPOCH + self.time / 1_000) }
     }
 
-    /// Lives until then, or until a law is broken.
+    /// Runs until a time, or until an invariant is violated.
     pub fn run(&mut self, end: Time) {
         while self.broken.is_none() {
             let alarm = self
-                .hunter
+                .machine
                 .as_ref()
-                .and_then(Machine::alarm)
+                .and_then(StateMachine::alarm)
                 .map(|(at, _)| at.0.saturating_add(self.boot).max(self.time));
             let until = alarm.map_or(end, |alarm| alarm.min(end));
             if let Some((at, what)) = self.queue.next(until) {
                 self.time = at;
                 self.trace.say(at, || format!("{what:?}"));
                 self.trace.step(at, 1);
-                self.happen(what);
+                self.apply(what);
             } else if let Some(at) = alarm.filter(|at| *at <= end) {
                 self.time = at;
                 self.trace.step(at, 2);
-                self.watch.wake(at);
+                self.checker.wake(at);
                 let now = self.now();
-                if let Some(hunter) = &mut self.hunter {
-                    hunter.wake(now);
+                if let Some(machine) = &mut self.machine {
+                    machine.wake(now);
                 }
                 self.drain();
             } else {
                 self.time = end;
                 break;
             }
-            let broken = self.watch.broken();
+            let broken = self.checker.broken();
             self.broken = self.broken.take().or(broken);
         }
     }
 
-    /// Every server is honest from now on, and the node runs.
+    /// Makes all git servers behave normally for the rest of the run.
     pub fn heal(&mut self) {
         self.servers.heal();
         self.trace.say(self.time, || "healed".to_owned());
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn apply(&mut self, what: WorldEvent) {
         match what {
-            Happening::Start => self.start(),
-            Happening::Stop(down) => self.stop(down),
-            Happening::Mood(server, temper) => self.servers.change(server, temper),
-            // What comes while the node is down comes again later.
-            Happening::Arrive(_) | Happening::Pushed(_) | Happening::Expire(_) if self.hunter.is_none() => {
+            WorldEvent::Start => self.start(),
+            WorldEvent::Stop(down) => self.stop(down),
+            WorldEvent::BehaviorChange(server, behavior) => self.servers.change(server, behavior),
+            // What arrives while the process is down arrives again later.
+            WorldEvent::Arrive(_) | WorldEvent::Pushed(_) | WorldEvent::Expire(_) if self.machine.is_none() => {
                 self.queue.plan(self.time + 1_000, what);
             }
-            Happening::Arrive(event) => {
-                let knew = self.registrar.waits(event);
-                self.registrar.arrive(&self.cast, event, self.time);
-                if !knew || self.registrar.events[event].since == self.time {
-                    self.watch.arrived(&self.cast, event);
-                    self.queue.plan(self.time + 30 * MINUTE, Happening::Expire(event));
-                    self.queue.plan(self.time + 24 * HOUR, Happening::Expire(event));
-                    self.ring(self.cast.events[event].repo);
+            WorldEvent::Arrive(event) => {
+                let knew = self.admission.is_waiting(event);
+                self.admission.arrive(&self.fixture, event, self.time);
+                if !knew || self.admission.events[event].since == self.time {
+                    self.checker.arrived(&self.fixture, event);
+                    self.queue.plan(self.time + 30 * MINUTE, WorldEvent::Expire(event));
+                    self.queue.plan(self.time + 24 * HOUR, WorldEvent::Expire(event));
+                    self.report_wanted_of_repo(self.fixture.events[event].repo);
                 }
             }
-            Happening::Pushed(event) => {
-                let own = &self.cast.events[event];
+            WorldEvent::Pushed(event) => {
+                let own = &self.fixture.events[event];
                 let (repo, oids) = (own.repo, own.oids.clone());
-                self.registrar.adopt(&self.cast, repo, oids);
-                self.ring(repo);
-                self.tell(Input::Moved(site(&self.cast, repo)));
+                self.admission.adopt(&self.fixture, repo, oids);
+                self.report_wanted_of_repo(repo);
+                self.handle(FetchInput::RefsChanged(repo_path(&self.fixture, repo)));
             }
-            Happening::Expire(event) => self.expire(event),
-            Happening::Surveyed { life, origin, server, terms, survey } if life == self.life => {
-                self.surveyed(origin, server, terms, survey);
+            WorldEvent::Expire(event) => self.expire(event),
+            WorldEvent::Surveyed { process, origin, server, with_nip11, survey } if process == self.process => {
+                self.surveyed(origin, server, with_nip11, survey);
             }
-            Happening::Answering(life, id) if life == self.life => {
-                if self.errands.contains_key(&id) {
-                    self.watch.answering(id);
-                    self.tell(Input::Answering(id));
+            WorldEvent::FirstBytes(process, id) if process == self.process => {
+                if self.pending_fetches.contains_key(&id) {
+                    self.checker.first_bytes(id);
+                    self.handle(FetchInput::FirstBytes(id));
                 }
             }
-            Happening::Ended(life, id) if life == self.life => self.ended(id),
-            Happening::Looked(life, id, result) if life == self.life => {
-                self.watch.looked(&self.cast, self.time, id, result.as_ref().err().unwrap_or(&End::Sent));
-                self.tell(Input::Looked(id, result));
+            WorldEvent::FetchEnded(process, id) if process == self.process => self.end_fetch(id),
+            WorldEvent::MirrorChecked(process, id, result) if process == self.process => {
+                self.checker.mirror_checked(
+                    &self.fixture,
+                    self.time,
+                    id,
+                    result.as_ref().err().unwrap_or(&FetchOutcome::Sent),
+                );
+                self.handle(FetchInput::MirrorChecked(id, result));
             }
-            Happening::Surveyed { .. } | Happening::Answering(..) | Happening::Ended(..) | Happening::Looked(..) => {}
+            WorldEvent::Surveyed { .. }
+            | WorldEvent::FirstBytes(..)
+            | WorldEvent::FetchEnded(..)
+            | WorldEvent::MirrorChecked(..) => {}
         }
     }
 
     fn start(&mut self) {
         self.boot = self.time;
-        self.life += 1;
-        let manners = Manners {
-            reach: Reach::Anything,
-            usual: self.cast.usual,
-            overrides: self.cast.chosen.iter().cloned().collect(),
-            looks: Pace { first: 30, again: [60, 120, 300, 600], spread: 600 },
-            seed: self.seed.wrapping_add(u64::from(self.life)),
+        self.process += 1;
+        let config = FetchConfig {
+            address_policy: AddressPolicy::Any,
+            default_limits: self.fixture.default_limits,
+            host_limits: self.fixture.host_limits.iter().cloned().collect(),
+            mirror_checks: MirrorCheckSchedule {
+                after_change_secs: 30,
+                retry_secs: [60, 120, 300, 600],
+                startup_spread_secs: 600,
+            },
+            seed: self.seed.wrapping_add(u64::from(self.process)),
         };
-        self.hunter = Some(Hunter::flawed(manners, self.flaw));
+        self.machine = Some(FetchMachine::with_fault(config, self.fault));
         for row in self.rows.values().cloned().collect::<Vec<_>>() {
-            self.tell(Input::Restored(row));
+            self.handle(FetchInput::HostRestored(row));
         }
-        for held in &mut self.registrar.events {
+        for held in &mut self.admission.events {
             held.running = 0;
         }
-        let mut names: Vec<String> = self.cast.repos.iter().map(|repo| repo.name.clone()).collect();
+        let mut names: Vec<String> = self.fixture.repos.iter().map(|repo| repo.name.clone()).collect();
         names.sort();
         names.dedup();
         for name in names {
-            self.want(&name);
-            self.keep(&name);
+            self.report_wanted(&name);
+            self.report_served(&name);
         }
     }
 
-    /// Whatever is hosted is served, and every place of it that is no GRASP server's should have it.
-    fn keep(&mut self, name: &str) {
-        let repos = (0..self.cast.repos.len()).filter(|repo| self.cast.repos[*repo].name == name);
-        let plain = |url: &&usize| !self.cast.servers[self.cast.urls[**url].server].grasp;
-        let kept = repos.map(|repo| {
-            let events = self.cast.events.iter().filter(|event| event.repo == repo);
+    /// Reports the repositories of an identifier as served. All of their URLs that are not of a GRASP server are
+    /// mirrors.
+    fn report_served(&mut self, name: &str) {
+        let repos = (0..self.fixture.repos.len()).filter(|repo| self.fixture.repos[*repo].name == name);
+        let plain = |url: &&usize| !self.fixture.servers[self.fixture.urls[**url].server].is_grasp;
+        let served = repos.map(|repo| {
+            let events = self.fixture.events.iter().filter(|event| event.repo == repo);
             let urls = events.flat_map(|event| event.urls.iter().filter(plain));
-            Kept { site: site(&self.cast, repo), places: urls.map(|url| self.cast.urls[*url].url.clone()).collect() }
+            ServedRepo {
+                repo_path: repo_path(&self.fixture, repo),
+                mirror_urls: urls.map(|url| self.fixture.urls[*url].url.clone()).collect(),
+            }
         });
-        let kept = kept.collect();
+        let served = served.collect();
         if let Some(name) = Identifier::new(name) {
-            self.tell(Input::Kept(name, kept));
+            self.handle(FetchInput::Served(name, served));
         }
     }
 
     fn stop(&mut self, down: Time) {
-        if self.hunter.take().is_some() {
-            self.life += 1;
-            self.errands.clear();
-            self.watch.stop();
-            self.queue.plan(self.time + down, Happening::Start);
+        if self.machine.take().is_some() {
+            self.process += 1;
+            self.pending_fetches.clear();
+            self.checker.stop();
+            self.queue.plan(self.time + down, WorldEvent::Start);
         }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn handle(&mut self, input: FetchInput) {
         let now = self.now();
-        if let Some(hunter) = &mut self.hunter {
-            hunter.handle(now, input);
+        if let Some(machine) = &mut self.machine {
+            machine.handle(now, input);
         }
         self.drain();
     }
 
-    /// The registrar says what is missing under the name of a repository.
-    fn ring(&mut self, repo: usize) {
-        let name = self.cast.repos[repo].name.clone();
-        self.want(&name);
+    /// Reports the wanted git data of the identifier of a repository.
+    fn report_wanted_of_repo(&mut self, repo: usize) {
+        let name = self.fixture.repos[repo].name.clone();
+        self.report_wanted(&name);
     }
 
-    fn want(&mut self, name: &str) {
-        let quarries = self.registrar.quarries(&self.cast, name, self.boot);
-        let events = quarries.iter().flat_map(|quarry| quarry.needs.iter().map(|need| event_of(&need.event)));
-        self.watch.wanted(&self.cast, name, events);
+    fn report_wanted(&mut self, name: &str) {
+        let wanted_git_data = self.admission.wanted_git_data(&self.fixture, name, self.boot);
+        let events = wanted_git_data.iter().flat_map(|data| data.events.iter().map(|event| event_of(&event.id)));
+        self.checker.wanted(&self.fixture, name, events);
         if let Some(name) = Identifier::new(name) {
-            self.tell(Input::Wanted(name, quarries));
+            self.handle(FetchInput::Wanted(name, wanted_git_data));
         }
     }
 
     fn expire(&mut self, event: usize) {
-        if self.registrar.expire(event, self.time) {
-            self.trace.say(self.time, || format!("event {event} sleeps"));
-            self.ring(self.cast.events[event].repo);
+        if self.admission.expire(event, self.time) {
+            self.trace.say(self.time, || format!("event {event} expires"));
+            self.report_wanted_of_repo(self.fixture.events[event].repo);
         }
     }
 
-    fn surveyed(&mut self, origin: Origin, server: usize, terms: bool, survey: Survey) {
+    fn surveyed(&mut self, origin: Origin, server: usize, with_nip11: bool, survey: SurveyResult) {
         match &survey {
-            Survey::Known { terms: stated, .. } => {
-                self.watch.surveyed(self.time, server, Some(*stated));
-                if terms && stated.is_none() {
-                    self.watch.unstated(server);
+            SurveyResult::Resolved { stated_limits: stated, .. } => {
+                self.checker.surveyed(self.time, server, Some(*stated));
+                if with_nip11 && stated.is_none() {
+                    self.checker.unstated(server);
                 }
             }
-            Survey::Nowhere | Survey::Forbidden(_) => self.watch.surveyed(self.time, server, None),
+            SurveyResult::NoAddress | SurveyResult::Forbidden(_) => self.checker.surveyed(self.time, server, None),
         }
-        self.tell(Input::Surveyed(origin, survey));
+        self.handle(FetchInput::Surveyed(origin, survey));
     }
 
-    /// A fetch is over: first the registrar hears of it, then the hunt.
-    fn ended(&mut self, id: FetchId) {
-        let Some(errand) = self.errands.remove(&id) else { return };
-        let (end, oids) = if errand.cancelled {
-            (End::Cancelled, Vec::new())
-        } else if self.cast.troubled && self.chance.one_in(30) {
-            (End::Ours, Vec::new())
+    /// Ends a fetch: first admission receives the objects, then the machine the result.
+    fn end_fetch(&mut self, id: FetchId) {
+        let Some(pending) = self.pending_fetches.remove(&id) else { return };
+        let (end, oids) = if pending.cancelled {
+            (FetchOutcome::Cancelled, Vec::new())
+        } else if self.fixture.has_local_errors && self.rng.one_in(30) {
+            (FetchOutcome::LocalError, Vec::new())
         } else {
-            (errand.answer.end, errand.answer.oids)
+            (pending.answer.outcome, pending.answer.oids)
         };
         self.trace.say(self.time, || format!("  {id:?} ended {end:?} with {}", oids.len()));
-        for event in &errand.events {
-            let held = &mut self.registrar.events[*event];
+        for event in &pending.events {
+            let held = &mut self.admission.events[*event];
             held.running = held.running.saturating_sub(1);
         }
-        let came = !oids.is_empty();
-        self.registrar.adopt(&self.cast, errand.repo, oids.iter().cloned());
-        // The bell may ring before or after.
-        let early = came && self.chance.one_in(2);
+        let has_received = !oids.is_empty();
+        self.admission.adopt(&self.fixture, pending.repo, oids.iter().cloned());
+        // The report may come before or after the end of the fetch.
+        let early = has_received && self.rng.one_in(2);
         if early {
-            self.ring(errand.repo);
+            self.report_wanted_of_repo(pending.repo);
         }
-        self.watch.fetched(&self.cast, self.time, id, (&end, &oids));
-        self.tell(Input::Fetched(id, Catch { oids, end }));
-        if came && !early {
-            self.ring(errand.repo);
+        self.checker.fetched(&self.fixture, self.time, id, (&end, &oids));
+        self.handle(FetchInput::Fetched(id, FetchResult { oids, outcome: end }));
+        if has_received && !early {
+            self.report_wanted_of_repo(pending.repo);
         }
-        for event in errand.events {
+        for event in pending.events {
             self.expire(event);
         }
     }
 
     fn drain(&mut self) {
-        while let Some(output) = self.hunter.as_mut().and_then(Machine::poll) {
+        while let Some(output) = self.machine.as_mut().and_then(StateMachine::poll) {
             self.trace.say(self.time, || format!("  → {output:?}"));
             match output {
-                Output::Survey { origin, terms } => {
+                FetchOutput::Survey { origin, with_nip11 } => {
                     let Some(server) = self.authorities.get(&origin.authority()).copied() else { continue };
                     self.trace.fold(server as u64);
-                    self.watch.survey(self.time, server, terms);
-                    let (took, survey) = self.servers.survey(&self.cast, server, terms, &mut self.chance);
-                    let life = self.life;
-                    self.queue.plan(self.time + took, Happening::Surveyed { life, origin, server, terms, survey });
+                    self.checker.survey(self.time, server, with_nip11);
+                    let (took, survey) = self.servers.survey(&self.fixture, server, with_nip11, &mut self.rng);
+                    let process = self.process;
+                    self.queue
+                        .plan(self.time + took, WorldEvent::Surveyed { process, origin, server, with_nip11, survey });
                 }
-                Output::Fetch(fetch) => self.fetch(&fetch),
-                Output::Look(look) => {
-                    let Some(url) = self.places.get(&look.target.to_string()).copied() else { continue };
+                FetchOutput::Fetch(fetch) => self.fetch(&fetch),
+                FetchOutput::CheckMirror(check) => {
+                    let Some(url) = self.urls.get(&check.target.to_string()).copied() else { continue };
                     self.trace.fold(url as u64);
-                    self.watch.look(&self.cast, self.time, url, look.id);
-                    let (at, result) = self.servers.look(&self.cast, url, self.time, &mut self.chance);
-                    self.queue.plan(at, Happening::Looked(self.life, look.id, result));
+                    self.checker.mirror_check(&self.fixture, self.time, url, check.id);
+                    let (at, result) = self.servers.check_mirror(&self.fixture, url, self.time, &mut self.rng);
+                    self.queue.plan(at, WorldEvent::MirrorChecked(self.process, check.id, result));
                 }
-                Output::Cancel(id) => {
-                    self.watch.cancel(id);
-                    if let Some(errand) = self.errands.get_mut(&id) {
-                        errand.cancelled = true;
-                        self.queue.plan(self.time + 1 + self.chance.draw() % 200, Happening::Ended(self.life, id));
+                FetchOutput::Cancel(id) => {
+                    self.checker.cancel(id);
+                    if let Some(pending) = self.pending_fetches.get_mut(&id) {
+                        pending.cancelled = true;
+                        self.queue
+                            .plan(self.time + 1 + self.rng.draw() % 200, WorldEvent::FetchEnded(self.process, id));
                     }
                 }
-                Output::Tried(events) => {
+                FetchOutput::SourcesTried(events) => {
                     for event in events.iter().map(event_of) {
-                        self.watch.tried(&self.cast, &self.registrar, event);
-                        self.registrar.events[event].tried = true;
-                        self.queue.plan(self.time, Happening::Expire(event));
+                        self.checker.tried(&self.fixture, &self.admission, event);
+                        self.admission.events[event].tried = true;
+                        self.queue.plan(self.time, WorldEvent::Expire(event));
                     }
                 }
-                Output::Remember(row) => {
-                    self.watch.counts.rows += 1;
+                FetchOutput::SaveHost(row) => {
+                    self.checker.counts.rows += 1;
                     self.rows.insert(row.authority.clone(), row);
                 }
-                Output::Forget(authority) => drop(self.rows.remove(&authority)),
-                Output::Shun(..) => {}
+                FetchOutput::DeleteHost(authority) => drop(self.rows.remove(&authority)),
+                FetchOutput::UrlForbidden(..) => {}
             }
         }
     }
 
-    fn fetch(&mut self, fetch: &grasp_core::fetch::io::Fetch) {
-        let url = self.places.get(&fetch.target.to_string()).copied();
-        let repo = self.sites.get(&fetch.site.path()).copied();
+    fn fetch(&mut self, fetch: &grasp_core::fetch::io::FetchRequest) {
+        let url = self.urls.get(&fetch.target.to_string()).copied();
+        let repo = self.repo_paths.get(&fetch.repo_path.path()).copied();
         let (Some(url), Some(repo)) = (url, repo) else {
-            self.broken = Some(Broken::new("only known places are asked", fetch.target.to_string()));
+            self.broken = Some(Broken::new("only listed URLs are asked", fetch.target.to_string()));
             return;
         };
         self.trace.fold((url * 2 + fetch.form as usize) as u64);
-        self.watch.fetch(&self.cast, &self.registrar, self.time, (repo, url), fetch);
-        let answer = self.servers.ask(&self.cast, url, fetch, self.time, &mut self.chance);
+        self.checker.fetch(&self.fixture, &self.admission, self.time, (repo, url), fetch);
+        let answer = self.servers.answer(&self.fixture, url, fetch, self.time, &mut self.rng);
         let events: Vec<usize> = fetch.events.iter().map(|(event, _)| event_of(event)).collect();
         for event in &events {
-            self.registrar.events[*event].running += 1;
+            self.admission.events[*event].running += 1;
         }
-        if let Some(first) = answer.first {
-            self.queue.plan(first, Happening::Answering(self.life, fetch.id));
+        if let Some(first) = answer.first_bytes_at {
+            self.queue.plan(first, WorldEvent::FirstBytes(self.process, fetch.id));
         }
-        self.queue.plan(answer.last, Happening::Ended(self.life, fetch.id));
-        self.errands.insert(fetch.id, Errand { repo, events, answer, cancelled: false });
+        self.queue.plan(answer.ends_at, WorldEvent::FetchEnded(self.process, fetch.id));
+        self.pending_fetches.insert(fetch.id, PendingFetch { repo, events, answer, cancelled: false });
     }
 
-    /// How many sites something is missing at.
+    /// Returns the number of repositories with missing data.
     #[must_use]
-    pub fn missing_sites(&self) -> usize {
-        (0..self.cast.repos.len())
+    pub fn repos_with_missing_data(&self) -> usize {
+        (0..self.fixture.repos.len())
             .filter(|repo| {
-                (0..self.cast.events.len())
-                    .any(|event| self.cast.events[event].repo == *repo && self.registrar.waits(event))
+                (0..self.fixture.events.len())
+                    .any(|event| self.fixture.events[event].repo == *repo && self.admission.is_waiting(event))
             })
             .count()
     }

@@ -1,32 +1,32 @@
 //! The cases that git needs: deadlines, work, uploads, pull requests, and what a registrar is told at boot.
 
 use super::*;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 fn repo(author: u8, name: &str) -> RepoId {
     RepoId { owner: key(author), identifier: Identifier::new(name).expect("names a repository") }
 }
 
 /// Sites that differ in one thing each: the kind, the owner, the case of a letter, the last letter of a long name.
-fn sites() -> Vec<Site> {
+fn repo_paths() -> Vec<RepoPath> {
     let long = "x".repeat(limits::MAX_IDENTIFIER_BYTES - 1);
     let repos = [repo(1, "x"), repo(1, "X"), repo(2, "x"), repo(1, &format!("{long}a")), repo(1, &format!("{long}b"))];
-    repos.into_iter().flat_map(|repo| [Site::Announced(repo.clone()), Site::Submitted(repo)]).collect()
+    repos.into_iter().flat_map(|repo| [RepoPath::Announced(repo.clone()), RepoPath::PullRequests(repo)]).collect()
 }
 
-fn upload(site: &Site, event: u8, parcel: u64) -> Upload {
-    Upload {
-        site: site.clone(),
+fn upload(repo_path: &RepoPath, event: u8, folder: u64) -> PendingUpload {
+    PendingUpload {
+        repo_path: repo_path.clone(),
         event: EventId([event; 32]),
         tip: "ab".repeat(20),
-        parcel,
+        folder,
         bytes: 5_000,
         network: Some("203.0.113.0/24".to_owned()),
         deadline: Timestamp(70),
     }
 }
 
-fn pull_request(author: u8, created_at: u64, targets: &[&str], tip: &str) -> Arc<Signed> {
+fn pull_request(author: u8, created_at: u64, targets: &[&str], tip: &str) -> Arc<SignedEvent> {
     let mut tags = vec![vec!["c".to_owned(), tip.to_owned()]];
     tags.extend(targets.iter().map(|target| vec!["a".to_owned(), (*target).to_owned()]));
     draft_owned(author, kinds::PULL_REQUEST, created_at, tags, String::new())
@@ -46,91 +46,102 @@ pub(super) fn extend(shelf: &mut dyn Shelf) {
     }
     put(shelf, &served);
     for until in [77, 5, u64::MAX] {
-        shelf.write(&Write::Extend(held.id, Timestamp(until)));
+        shelf.write(&StoreWrite::ExtendHold(held.id, Timestamp(until)));
         shelf.commit();
         let both = vec![(held.id, Timestamp(until)), (other.id, Timestamp(9))];
         assert_eq!(sorted(shelf.held()), sorted(both), "sooner or later");
     }
     for id in [served.id, EventId([7; 32])] {
-        write_all(shelf, &[Write::Extend(id, Timestamp(1))]);
+        write_all(shelf, &[StoreWrite::ExtendHold(id, Timestamp(1))]);
     }
     assert_eq!((shelf.held().len(), shelf.served()), (2, vec![served.id]), "nothing to extend");
     assert!(!shelf.is_known(EventId([7; 32])));
-    assert_eq!(shelf.event(held.id), Some((held.clone(), Place::Held)), "it is the same event");
-    write_all(shelf, &[Write::Extend(held.id, Timestamp(8)), Write::Release(held.id)]);
-    assert_eq!(shelf.event(held.id), Some((held, Place::Served)));
+    assert_eq!(shelf.event(held.id), Some((held.clone(), EventStatus::Held)), "it is the same event");
+    write_all(shelf, &[StoreWrite::ExtendHold(held.id, Timestamp(8)), StoreWrite::Release(held.id)]);
+    assert_eq!(shelf.event(held.id), Some((held, EventStatus::Served)));
     assert_eq!(shelf.held(), [(other.id, Timestamp(9))]);
 }
 
 pub(super) fn todo(shelf: &mut dyn Shelf) {
-    let pulls = [None, Some(EventId([7; 32])), Some(EventId([8; 32]))];
-    let mut all: Vec<Todo> =
-        sites().into_iter().flat_map(|site| pulls.map(|pull| Todo { site: site.clone(), pull })).collect();
+    let pull_requests = [None, Some(EventId([7; 32])), Some(EventId([8; 32]))];
+    let mut all: Vec<Todo> = repo_paths()
+        .into_iter()
+        .flat_map(|repo_path| pull_requests.map(|pull| Todo { repo_path: repo_path.clone(), pull_request: pull }))
+        .collect();
     let as_told = |all: &[Todo]| sorted(all.iter().cloned().map(Told::Todo).collect::<Vec<_>>());
-    write_all(shelf, &[Write::Done(all[0].clone())]);
+    write_all(shelf, &[StoreWrite::RemoveTodo(all[0].clone())]);
     assert_eq!(told(shelf), [], "nothing was noted");
     for todo in all.iter().chain(&all) {
-        shelf.write(&Write::Todo(todo.clone()));
+        shelf.write(&StoreWrite::AddTodo(todo.clone()));
     }
     assert_eq!(told(shelf), [], "not before the commit");
     shelf.commit();
-    write_all(shelf, &[Write::Todo(all[0].clone())]);
+    write_all(shelf, &[StoreWrite::AddTodo(all[0].clone())]);
     assert_eq!(told(shelf), as_told(&all), "each once");
     while let Some(done) = all.pop() {
-        write_all(shelf, &[Write::Done(done.clone())]);
+        write_all(shelf, &[StoreWrite::RemoveTodo(done.clone())]);
         assert_eq!(told(shelf), as_told(&all), "{done:?} and nothing else is done");
-        write_all(shelf, &[Write::Done(done)]);
+        write_all(shelf, &[StoreWrite::RemoveTodo(done)]);
     }
-    let again = Todo { site: sites().remove(0), pull: None };
-    write_all(shelf, &[Write::Todo(again.clone()), Write::Done(again.clone()), Write::Todo(again.clone())]);
+    let again = Todo { repo_path: repo_paths().remove(0), pull_request: None };
+    write_all(
+        shelf,
+        &[
+            StoreWrite::AddTodo(again.clone()),
+            StoreWrite::RemoveTodo(again.clone()),
+            StoreWrite::AddTodo(again.clone()),
+        ],
+    );
     assert_eq!(told(shelf), [Told::Todo(again)], "it may be necessary again");
 }
 
 pub(super) fn stage(shelf: &mut dyn Shelf) {
-    let mut uploads: Vec<Upload> = sites().iter().flat_map(|site| [upload(site, 7, 1), upload(site, 8, 2)]).collect();
-    let as_told = |all: &[Upload]| sorted(all.iter().cloned().map(Told::Staged).collect::<Vec<_>>());
-    write_all(shelf, &[Write::Unstage(uploads[0].site.clone(), uploads[0].event)]);
+    let mut uploads: Vec<PendingUpload> =
+        repo_paths().iter().flat_map(|repo_path| [upload(repo_path, 7, 1), upload(repo_path, 8, 2)]).collect();
+    let as_told = |all: &[PendingUpload]| sorted(all.iter().cloned().map(Told::Staged).collect::<Vec<_>>());
+    write_all(shelf, &[StoreWrite::RemoveUpload(uploads[0].repo_path.clone(), uploads[0].event)]);
     for upload in &uploads {
-        shelf.write(&Write::Stage(upload.clone()));
+        shelf.write(&StoreWrite::AddUpload(upload.clone()));
     }
     assert_eq!(told(shelf), [], "not before the commit");
     shelf.commit();
     assert_eq!(told(shelf), as_told(&uploads));
-    let later = Upload {
+    let later = PendingUpload {
         tip: "cd".repeat(20),
-        parcel: 9,
+        folder: 9,
         bytes: u64::MAX,
         network: None,
         deadline: Timestamp(71),
         ..uploads[0].clone()
     };
-    write_all(shelf, &[Write::Stage(later.clone())]);
+    write_all(shelf, &[StoreWrite::AddUpload(later.clone())]);
     uploads[0] = later;
     uploads[1].network = Some("n".repeat(64));
-    write_all(shelf, &[Write::Stage(uploads[1].clone())]);
+    write_all(shelf, &[StoreWrite::AddUpload(uploads[1].clone())]);
     assert_eq!(told(shelf), as_told(&uploads), "the last one counts, with all that it says");
-    while let Some(Upload { site, event, .. }) = uploads.pop() {
-        write_all(shelf, &[Write::Unstage(site.clone(), event)]);
-        assert_eq!(told(shelf), as_told(&uploads), "nothing but {event} at {site}");
-        write_all(shelf, &[Write::Unstage(site, event)]);
+    while let Some(PendingUpload { repo_path, event, .. }) = uploads.pop() {
+        write_all(shelf, &[StoreWrite::RemoveUpload(repo_path.clone(), event)]);
+        assert_eq!(told(shelf), as_told(&uploads), "nothing but {event} at {repo_path}");
+        write_all(shelf, &[StoreWrite::RemoveUpload(repo_path, event)]);
     }
 }
 
 pub(super) fn durability(shelf: &mut dyn Shelf) {
-    let site = sites().remove(0);
-    let [noted, other] = [None, Some(EventId([7; 32]))].map(|pull| Todo { site: site.clone(), pull });
-    let staged = upload(&site, 7, 1);
+    let repo_path = repo_paths().remove(0);
+    let [noted, other] =
+        [None, Some(EventId([7; 32]))].map(|pull| Todo { repo_path: repo_path.clone(), pull_request: pull });
+    let staged = upload(&repo_path, 7, 1);
     let held = draft(1, 1_618, 10, &[&["c", "ab"]]);
     hold_one(shelf, &held);
-    write_all(shelf, &[Write::Todo(noted.clone()), Write::Stage(staged.clone())]);
+    write_all(shelf, &[StoreWrite::AddTodo(noted.clone()), StoreWrite::AddUpload(staged.clone())]);
     let before = told(shelf);
     let changes = [
-        Write::Todo(other),
-        Write::Done(noted.clone()),
-        Write::Stage(upload(&site, 7, 2)),
-        Write::Stage(upload(&site, 8, 3)),
-        Write::Unstage(site.clone(), staged.event),
-        Write::Extend(held.id, Timestamp(99)),
+        StoreWrite::AddTodo(other),
+        StoreWrite::RemoveTodo(noted.clone()),
+        StoreWrite::AddUpload(upload(&repo_path, 7, 2)),
+        StoreWrite::AddUpload(upload(&repo_path, 8, 3)),
+        StoreWrite::RemoveUpload(repo_path.clone(), staged.event),
+        StoreWrite::ExtendHold(held.id, Timestamp(99)),
     ];
     let endings: [Case; 2] = [|shelf| shelf.abort(), |shelf| shelf.restart()];
     for ends in endings {
@@ -149,46 +160,46 @@ pub(super) fn durability(shelf: &mut dyn Shelf) {
     shelf.restart();
     assert_eq!(told(shelf), after);
     assert_eq!(after.len(), 3);
-    assert_eq!(shelf.event(held.id), Some((held, Place::Held)), "with everything else");
+    assert_eq!(shelf.event(held.id), Some((held, EventStatus::Held)), "with everything else");
 }
 
 pub(super) fn find_event(shelf: &mut dyn Shelf) {
     let served = draft(1, 30_618, 10, &[&["d", "x"], &["t", "say \"hi\"\n"]]);
     let newer = draft(1, 30_618, 11, &[&["d", "x"]]);
     let expired = draft(1, 1, 12, &[&["expiration", "1"]]);
-    let here = |shelf: &mut dyn Shelf, event: &Arc<Signed>, place: Option<Place>| {
-        assert_eq!(shelf.event(event.id), place.map(|place| (event.clone(), place)));
-        assert_eq!(shelf.is_known(event.id), place.is_some());
+    let here = |shelf: &mut dyn Shelf, event: &Arc<SignedEvent>, status: Option<EventStatus>| {
+        assert_eq!(shelf.event(event.id), status.map(|status| (event.clone(), status)));
+        assert_eq!(shelf.is_known(event.id), status.is_some());
     };
     here(shelf, &served, None);
-    shelf.write(&Write::Put(served.clone()));
-    here(shelf, &served, Some(Place::Served));
+    shelf.write(&StoreWrite::Put(served.clone()));
+    here(shelf, &served, Some(EventStatus::Served));
     shelf.abort();
     here(shelf, &served, None);
     put(shelf, &served);
     hold_one(shelf, &newer);
-    here(shelf, &newer, Some(Place::Held));
-    shelf.write(&Write::Release(newer.id));
-    here(shelf, &newer, Some(Place::Served));
+    here(shelf, &newer, Some(EventStatus::Held));
+    shelf.write(&StoreWrite::Release(newer.id));
+    here(shelf, &newer, Some(EventStatus::Served));
     here(shelf, &served, None);
     shelf.commit();
     shelf.restart();
-    here(shelf, &newer, Some(Place::Served));
-    shelf.write(&Write::Remove(newer.id));
+    here(shelf, &newer, Some(EventStatus::Served));
+    shelf.write(&StoreWrite::Remove(newer.id));
     here(shelf, &newer, None);
     shelf.commit();
     hold_one(shelf, &newer);
-    write_all(shelf, &[Write::Unhold(newer.id)]);
+    write_all(shelf, &[StoreWrite::DropHeld(newer.id)]);
     here(shelf, &newer, None);
     put(shelf, &expired);
-    here(shelf, &expired, Some(Place::Served));
+    here(shelf, &expired, Some(EventStatus::Served));
     bury(shelf, Tombstone::Event(key(1), expired.id));
-    here(shelf, &expired, Some(Place::Served));
+    here(shelf, &expired, Some(EventStatus::Served));
 }
 
 pub(super) fn unknown_at_once(shelf: &mut dyn Shelf) {
     let hex = key(1).to_string();
-    let own: Vec<_> = (0..limits::REMOVAL_SLICE as u64 + 10).map(|at| draft(1, 1, at, &[])).collect();
+    let own: Vec<_> = (0..limits::REMOVAL_SLICE_EVENTS as u64 + 10).map(|at| draft(1, 1, at, &[])).collect();
     let root = draft(2, 1, 9, &[]);
     let tags: [&[&str]; 3] = [&["p", &key(3).to_string()], &["p", &hex], &["e", &root.id.to_string()]];
     let wrap = draft(2, kinds::GIFT_WRAP, 10, &tags);
@@ -199,7 +210,7 @@ pub(super) fn unknown_at_once(shelf: &mut dyn Shelf) {
     let held = draft(1, 1_618, 10, &[]);
     let stays = [&request, &later, &other_wrap, &mention];
     for event in own.iter().chain([&wrap]).chain(stays) {
-        shelf.write(&Write::Put(event.clone()));
+        shelf.write(&StoreWrite::Put(event.clone()));
     }
     shelf.commit();
     hold_one(shelf, &held);
@@ -208,32 +219,32 @@ pub(super) fn unknown_at_once(shelf: &mut dyn Shelf) {
             assert_eq!((shelf.event(event.id).is_none(), shelf.is_known(event.id)), (gone, !gone), "{}", event.json());
         }
         for event in stays {
-            assert_eq!(shelf.event(event.id), Some((event.clone(), Place::Served)));
+            assert_eq!(shelf.event(event.id), Some((event.clone(), EventStatus::Served)));
         }
-        assert_eq!(shelf.event(held.id), Some((held.clone(), Place::Held)), "what is held is let go one by one");
+        assert_eq!(shelf.event(held.id), Some((held.clone(), EventStatus::Held)), "what is held is let go one by one");
     };
     check(shelf, false);
-    shelf.write(&Write::Bury(Tombstone::Author(key(1), Timestamp(4_000))));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
     check(shelf, true);
     shelf.abort();
     check(shelf, false);
-    shelf.write(&Write::Bury(Tombstone::Author(key(1), Timestamp(4_000))));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(4_000))));
     let reply = draft(2, 1, 20, &[&["e", &wrap.id.to_string()]]);
     assert_eq!((links(shelf, &reply), links(shelf, &root)), ((false, false), (false, false)), "nor a link");
-    assert_eq!(facts(shelf, &wrap), Facts::default());
-    shelf.write(&Write::Put(wrap.clone()));
-    assert_eq!(facts(shelf, &wrap).known, Some(Place::Served), "somebody else's may come again");
+    assert_eq!(lookups(shelf, &wrap), EventLookups::default());
+    shelf.write(&StoreWrite::Put(wrap.clone()));
+    assert_eq!(lookups(shelf, &wrap).stored, Some(EventStatus::Served), "somebody else's may come again");
     assert_eq!((links(shelf, &reply), links(shelf, &root)), ((true, false), (false, true)));
     shelf.commit();
-    assert_eq!(shelf.event(wrap.id), Some((wrap.clone(), Place::Served)), "and stays");
+    assert_eq!(shelf.event(wrap.id), Some((wrap.clone(), EventStatus::Served)), "and stays");
     assert_eq!(query(shelf, Filter { kinds: Some(vec![kinds::GIFT_WRAP]), ..Filter::default() }).len(), 2);
-    write_all(shelf, &[Write::Remove(wrap.id)]);
+    write_all(shelf, &[StoreWrite::Remove(wrap.id)]);
     check(shelf, true);
 }
 
 pub(super) fn removed_pulls(shelf: &mut dyn Shelf) {
     let at = format!("30617:{}:x", key(2));
-    let pulls = [
+    let pull_requests = [
         pull_request(1, 10, &[&at], &"ab".repeat(20)),
         draft(1, kinds::PULL_REQUEST_UPDATE, 20, &[&["a", &at], &["c", "cd"]]),
         pull_request(1, 5, &[], "no commit"),
@@ -247,33 +258,34 @@ pub(super) fn removed_pulls(shelf: &mut dyn Shelf) {
     ];
     let patch = draft(1, kinds::PATCH, 10, &[&["a", &at]]);
     // More than one slice of them lies between the pull requests.
-    for nth in 0..limits::REMOVAL_SLICE {
-        shelf.write(&Write::Put(draft(1, 1, 4, &[&["nth", &nth.to_string()]])));
+    for nth in 0..limits::REMOVAL_SLICE_EVENTS {
+        shelf.write(&StoreWrite::Put(draft(1, 1, 4, &[&["nth", &nth.to_string()]])));
     }
-    for event in pulls.iter().chain(&stays).chain([&patch, &early]) {
-        shelf.write(&Write::Put(event.clone()));
+    for event in pull_requests.iter().chain(&stays).chain([&patch, &early]) {
+        shelf.write(&StoreWrite::Put(event.clone()));
     }
     shelf.commit();
     hold_one(shelf, &pull_request(1, 12, &[&at], "ab"));
-    let summaries = |events: &[&Arc<Signed>]| sorted(events.iter().map(|event| Summary::of(event)).collect());
+    let summaries =
+        |events: &[&Arc<SignedEvent>]| sorted(events.iter().map(|event| EventSummary::new(event)).collect());
     assert_eq!(shelf.removed_pulls(), []);
-    shelf.write(&Write::Bury(Tombstone::Author(key(1), Timestamp(20))));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
     shelf.abort();
     assert_eq!(shelf.removed_pulls(), [], "it never happened");
-    shelf.write(&Write::Put(in_batch.clone()));
-    shelf.write(&Write::Bury(Tombstone::Author(key(1), Timestamp(20))));
+    shelf.write(&StoreWrite::Put(in_batch.clone()));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(20))));
     shelf.commit();
-    let [a, b, c] = &pulls;
+    let [a, b, c] = &pull_requests;
     assert_eq!(sorted(shelf.removed_pulls()), summaries(&[a, b, c, &in_batch, &early]), "each once");
     assert_eq!(shelf.removed_pulls(), []);
     assert_eq!(sorted(shelf.served()), sorted(stays.iter().map(|event| event.id).collect()));
     let [late, ..] = &stays;
-    shelf.write(&Write::Bury(Tombstone::Author(key(1), Timestamp(21))));
+    shelf.write(&StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(21))));
     assert_eq!(shelf.removed_pulls(), summaries(&[late]), "what follows belongs into the same batch");
     shelf.commit();
     assert_eq!(shelf.removed_pulls(), []);
     bury(shelf, Tombstone::Author(key(1), Timestamp(22)));
-    write_all(shelf, &[Write::Remove(stays[1].id)]);
+    write_all(shelf, &[StoreWrite::Remove(stays[1].id)]);
     assert_eq!(shelf.removed_pulls(), [], "what the registrar removes itself it knows");
 }
 
@@ -289,14 +301,14 @@ pub(super) fn offers(shelf: &mut dyn Shelf) {
         draft_owned(1, kind, 10, tags, String::new())
     };
     let (update, pull) = (kinds::PULL_REQUEST_UPDATE, kinds::PULL_REQUEST);
-    let many: Vec<String> = (0..=limits::MAX_REFERENCES).map(|nth| at(&nth.to_string())).collect();
+    let many: Vec<String> = (0..=limits::MAX_EVENT_REFERENCES).map(|nth| at(&nth.to_string())).collect();
     let mut too_many = vec![["c", commit.as_str()]];
     too_many.extend(std::iter::repeat_n(["a", x.as_str()], 2));
     too_many.extend(many.iter().map(|at| ["a", at.as_str()]));
     let too_many: Vec<&[&str]> = too_many.iter().map(|tag| &tag[..]).collect();
     let repos = |names: &[&str]| names.iter().map(|name| repo(2, name)).collect::<Vec<_>>();
     let most =
-        [vec![repo(2, "x"); 2], many[..limits::MAX_REFERENCES - 2].iter().map(|at| repo(2, &at[71..])).collect()];
+        [vec![repo(2, "x"); 2], many[..limits::MAX_EVENT_REFERENCES - 2].iter().map(|at| repo(2, &at[71..])).collect()];
     let none = Vec::new();
     let cases = [
         (with_expiry(pull, &[&["c", &commit], &["a", &x]]), repos(&["x"]), Some(commit.as_str())),
@@ -310,19 +322,20 @@ pub(super) fn offers(shelf: &mut dyn Shelf) {
         (with_expiry(kinds::ISSUE, &[&["c", &commit], &["a", &x]]), none, None),
     ];
     for (event, targets, tip) in cases {
-        let summary = Summary::of(&event);
+        let summary = EventSummary::new(&event);
         assert_eq!((&summary.targets, summary.tip.as_deref()), (&targets, tip), "{}", event.json());
         let request = draft(1, kinds::DELETION, 20, &[&["e", &event.id.to_string()]]);
-        let questions = Questions { targets: true, ..Questions::default() };
-        for (write, place) in
-            [(Write::Hold(event.clone(), Timestamp(9)), Place::Held), (Write::Release(event.id), Place::Served)]
-        {
+        let needed = NeededLookups { targets: true, ..NeededLookups::default() };
+        for (write, status) in [
+            (StoreWrite::Hold(event.clone(), Timestamp(9)), EventStatus::Held),
+            (StoreWrite::Release(event.id), EventStatus::Served),
+        ] {
             write_all(shelf, &[write]);
-            let target = Target { event: summary.clone(), place };
-            assert_eq!(shelf.facts(&request, questions).targets, [target], "{}", event.json());
+            let target = DeletionTarget { event: summary.clone(), status };
+            assert_eq!(shelf.lookups(&request, needed).targets, [target], "{}", event.json());
         }
         assert_eq!(shelf.due(NOW), [summary]);
-        write_all(shelf, &[Write::Remove(event.id)]);
+        write_all(shelf, &[StoreWrite::Remove(event.id)]);
     }
 }
 
@@ -334,15 +347,15 @@ pub(super) fn boot(shelf: &mut dyn Shelf) {
     let others = [draft(1, 1, 10, &[]), draft(1, 30_023, 10, &[&["d", "x"]]), pull_request(3, 11, &[], "ab")];
     let held = [draft(1, 30_617, 11, &[&["d", "x"]]), draft(2, 30_618, 11, &[&["d", "x"]]), pull];
     for event in others.iter().chain([&state, &announcement, &exception]) {
-        shelf.write(&Write::Put(event.clone()));
+        shelf.write(&StoreWrite::Put(event.clone()));
     }
-    write_all(shelf, &[Write::Except(exception.id)]);
+    write_all(shelf, &[StoreWrite::MarkException(exception.id)]);
     for (event, deadline) in held.iter().zip(20..) {
-        write_all(shelf, &[Write::Hold(event.clone(), Timestamp(deadline))]);
+        write_all(shelf, &[StoreWrite::Hold(event.clone(), Timestamp(deadline))]);
     }
-    let work = Todo { site: sites().remove(0), pull: Some(others[2].id) };
-    let upload = upload(&sites()[1], 7, 1);
-    write_all(shelf, &[Write::Stage(upload.clone()), Write::Todo(work.clone())]);
+    let work = Todo { repo_path: repo_paths().remove(0), pull_request: Some(others[2].id) };
+    let upload = upload(&repo_paths()[1], 7, 1);
+    write_all(shelf, &[StoreWrite::AddUpload(upload.clone()), StoreWrite::AddTodo(work.clone())]);
     let mut all = vec![
         Told::Served(announcement.id),
         Told::Exception(exception.id),
@@ -353,22 +366,22 @@ pub(super) fn boot(shelf: &mut dyn Shelf) {
     all.extend(held.iter().zip(20..).map(|(event, deadline)| Told::Held(event.id, Timestamp(deadline))));
     let all = sorted(all);
     assert_eq!(told(shelf), all);
-    shelf.write(&Write::Remove(state.id));
+    shelf.write(&StoreWrite::Remove(state.id));
     assert_eq!(told(shelf), all, "only what is committed");
     shelf.restart();
     assert_eq!(told(shelf), all);
-    assert_eq!(facts(shelf, &state).known, Some(Place::Served));
+    assert_eq!(lookups(shelf, &state).stored, Some(EventStatus::Served));
     assert_eq!(shelf.served().len(), 6);
 }
 
 pub(super) fn exceptions(shelf: &mut dyn Shelf) {
     let old = draft(1, 30_617, 10, &[&["d", "x"]]);
     let new = draft(1, 30_617, 11, &[&["d", "x"]]);
-    let as_exception = |event: &Arc<Signed>| [Write::Put(event.clone()), Write::Except(event.id)];
+    let as_exception = |event: &Arc<SignedEvent>| [StoreWrite::Put(event.clone()), StoreWrite::MarkException(event.id)];
     let going = [
-        vec![Write::Remove(old.id)],
-        vec![Write::Put(new.clone()), Write::Remove(new.id)],
-        vec![Write::Bury(Tombstone::Author(key(1), Timestamp(10)))],
+        vec![StoreWrite::Remove(old.id)],
+        vec![StoreWrite::Put(new.clone()), StoreWrite::Remove(new.id)],
+        vec![StoreWrite::AddTombstone(Tombstone::Author(key(1), Timestamp(10)))],
     ];
     for writes in going {
         write_all(shelf, &as_exception(&old));
@@ -377,6 +390,6 @@ pub(super) fn exceptions(shelf: &mut dyn Shelf) {
         assert_eq!(told(shelf), []);
         put(shelf, &old);
         assert_eq!(told(shelf), [Told::Served(old.id)], "after {writes:?}");
-        write_all(shelf, &[Write::Remove(old.id)]);
+        write_all(shelf, &[StoreWrite::Remove(old.id)]);
     }
 }

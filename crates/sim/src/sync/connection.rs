@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use grasp_core::sync::io::{Loss, Session};
+use grasp_core::sync::io::{DisconnectReason, SessionId};
 
 use super::queue::Time;
 use super::relay::ConnId;
@@ -14,7 +14,7 @@ pub enum Parcel {
     /// A frame.
     Frame(Frame),
     /// The end.
-    End(Loss),
+    End(DisconnectReason),
 }
 
 /// A connection.
@@ -27,7 +27,7 @@ pub struct Conn {
     /// See `node`.
     pub life: u32,
     /// See `node`.
-    pub session: Session,
+    pub session: SessionId,
     /// The relay at the other end.
     pub relay: usize,
     /// Whether frames still go through.
@@ -62,7 +62,7 @@ pub enum Wire {
 impl Conn {
     /// A new one.
     #[must_use]
-    pub fn new(id: ConnId, owner: (usize, u32, Session), relay: usize, now: Time) -> Self {
+    pub fn new(id: ConnId, owner: (usize, u32, SessionId), relay: usize, now: Time) -> Self {
         let (node, life, session) = owner;
         Self {
             id,

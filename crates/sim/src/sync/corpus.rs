@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId, supersedes};
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::event_set::{Bits, MOST};
@@ -22,7 +22,7 @@ pub type Ix = u16;
 
 /// All events.
 pub struct Corpus {
-    events: Vec<Arc<Signed>>,
+    events: Vec<Arc<SignedEvent>>,
     plain: Vec<Arc<Event>>,
     forged: Vec<Arc<Event>>,
     ids: BTreeMap<EventId, Ix>,
@@ -60,8 +60,9 @@ pub fn corpus() -> &'static Corpus {
 }
 
 impl Corpus {
-    fn new(mut tales: Vec<Tale>, strays: Vec<Arc<Signed>>) -> Self {
-        let mut events: Vec<Arc<Signed>> = tales.iter().flat_map(Tale::events).chain(strays.iter().cloned()).collect();
+    fn new(mut tales: Vec<Tale>, strays: Vec<Arc<SignedEvent>>) -> Self {
+        let mut events: Vec<Arc<SignedEvent>> =
+            tales.iter().flat_map(Tale::events).chain(strays.iter().cloned()).collect();
         events.sort_by_key(|event| (std::cmp::Reverse(event.created_at), event.id));
         events.dedup_by_key(|event| event.id);
         assert!(events.len() <= MOST, "too many events for a set: {}", events.len());
@@ -103,7 +104,7 @@ impl Corpus {
         self.expiring.sort_unstable();
         let named = self.events.iter().filter(|event| event.kind == kinds::ANNOUNCEMENT);
         for text in named.flat_map(|event| event.tags.iter().filter(|tag| tag[0] == "relays").flatten()) {
-            let own = std::array::from_fn(|node| repo_history::service(node).is_own_relay(text));
+            let own = std::array::from_fn(|node| repo_history::service(node).is_own_relay_url(text));
             self.urls.entry(text.clone()).or_insert_with(|| Named { url: RelayUrl::parse(text), own });
         }
         let mut versions: BTreeMap<Coordinate, Bits> = BTreeMap::new();
@@ -115,7 +116,7 @@ impl Corpus {
         for event in &self.events {
             let all = event.coordinate().and_then(|at| versions.get(&at)).copied().unwrap_or_default();
             let mut losers = Bits::default();
-            for ix in all.iter().filter(|ix| supersedes(event.stamp(), self.events[usize::from(*ix)].stamp())) {
+            for ix in all.iter().filter(|ix| supersedes(event.version(), self.events[usize::from(*ix)].version())) {
                 losers.insert(ix);
             }
             let mut rivals = all.without(&losers);
@@ -157,7 +158,7 @@ impl Corpus {
 
     /// An event.
     #[must_use]
-    pub fn event(&self, ix: Ix) -> &Arc<Signed> {
+    pub fn event(&self, ix: Ix) -> &Arc<SignedEvent> {
         &self.events[usize::from(ix)]
     }
 

@@ -1,10 +1,12 @@
 //! What does what the machine wants: dials, wires, verify threads, the writer, tables.
 
-use grasp_core::admission::io::Source;
-use grasp_core::nostr::{Verdict, kinds};
-use grasp_core::repo::State;
+use grasp_core::admission::io::EventSource;
+use grasp_core::nostr::{Decision, kinds};
+use grasp_core::repo::RepoState;
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::sync::io::{Input, Judgement, Loss, Output, Say, Session, Ticket};
+use grasp_core::sync::io::{
+    DisconnectReason, OutgoingMessage, SessionId, SubmitResult, SyncInput, SyncOutput, SyncSubmissionId,
+};
 
 use super::connection::Wire;
 use super::corpus::{Ix, corpus};
@@ -28,7 +30,7 @@ const SLOW_BATCH: usize = 4;
 
 impl Node {
     /// Takes a permit for an event of a session, if there is one.
-    pub fn take_permit(&mut self, session: Session) -> bool {
+    pub fn take_permit(&mut self, session: SessionId) -> bool {
         let taken = self.permits.entry(session).or_default();
         if self.out >= IN_FLIGHT || *taken >= IN_FLIGHT_PER_LINK {
             return false;
@@ -39,7 +41,7 @@ impl Node {
     }
 
     /// Gives a permit back. False if there was none.
-    fn free_permit(&mut self, session: Session) -> bool {
+    fn free_permit(&mut self, session: SessionId) -> bool {
         let Some(taken) = self.permits.get_mut(&session).filter(|taken| **taken > 0) else { return false };
         *taken -= 1;
         self.out -= 1;
@@ -52,36 +54,36 @@ impl Node {
 
 impl World {
     /// Does what a machine wants.
-    pub(super) fn act(&mut self, node: usize, output: Output) {
+    pub(super) fn act(&mut self, node: usize, output: SyncOutput) {
         let life = self.nodes[node].life;
         match output {
-            Output::Dial(session, url) => self.dial(node, session, self.relay_at(&url)),
-            Output::HangUp(session) => self.hang_up(node, session),
-            Output::Say(session, say) => self.say(node, session, say),
-            Output::AskRoots(repo) => self.ask(node, life, Question::Roots(repo)),
-            Output::AskIds(ask, filter) => self.ask(node, life, Question::Ids(ask, filter)),
-            Output::AskMissing(ask, ids) => self.ask(node, life, Question::Missing(ask, ids)),
-            Output::Submit(submission) => {
+            SyncOutput::Dial(session, url) => self.dial(node, session, self.relay_at(&url)),
+            SyncOutput::Disconnect(session) => self.hang_up(node, session),
+            SyncOutput::Send(session, say) => self.say(node, session, say),
+            SyncOutput::QueryRootEvents(repo) => self.ask(node, life, Question::Roots(repo)),
+            SyncOutput::QueryLocalIds(ask, filter) => self.ask(node, life, Question::Ids(ask, filter)),
+            SyncOutput::QueryMissingIds(ask, ids) => self.ask(node, life, Question::Missing(ask, ids)),
+            SyncOutput::Submit(submission) => {
                 let real = corpus().ix(&submission.event.id).map(|ix| corpus().plain(ix));
                 let genuine = real.is_some_and(|real| real.sig == submission.event.sig);
                 // Many threads check; what came first need not be done first.
                 let delay = if self.chance.one_in(20) { self.between(5, 60) } else { self.between(0, 4) };
                 self.after(delay, Happening::Checked(node, life, Box::new(Offer { submission, genuine })));
             }
-            Output::Release(session) => self.free(node, Some(session)),
-            Output::Remember(row) => {
+            SyncOutput::ReleasePermit(session) => self.free(node, Some(session)),
+            SyncOutput::StoreRow(row) => {
                 if self.nodes[node].rows.put(row) {
                     let delay = self.between(20, 1_500);
                     self.after(delay, Happening::Saved(node, life));
                 }
             }
-            Output::Forget(key) => {
+            SyncOutput::DeleteRow(key) => {
                 if self.nodes[node].rows.drop(key) {
                     let delay = self.between(20, 1_500);
                     self.after(delay, Happening::Saved(node, life));
                 }
             }
-            Output::Note(_) => {}
+            SyncOutput::Note(_) => {}
         }
     }
 
@@ -90,7 +92,7 @@ impl World {
         self.after(delay, Happening::Answers(node, life, Box::new(question)));
     }
 
-    fn dial(&mut self, node: usize, session: Session, relay: Option<usize>) {
+    fn dial(&mut self, node: usize, session: SessionId, relay: Option<usize>) {
         self.nodes[node].dialling.insert(session);
         let life = self.nodes[node].life;
         let reachable = relay.is_some_and(|relay| self.is_reachable(node, relay));
@@ -103,18 +105,18 @@ impl World {
         self.after(delay, Happening::Dialled(node, life, session, relay));
     }
 
-    fn hang_up(&mut self, node: usize, session: Session) {
+    fn hang_up(&mut self, node: usize, session: SessionId) {
         let it = &mut self.nodes[node];
         if it.dialling.remove(&session) {
             let life = it.life;
             it.leaving.insert(session);
             self.after(1, Happening::Fault(Box::new(super::fault_injection::Fault::HungUp(node, life, session))));
         } else if let Some(conn) = it.sessions.get(&session).copied() {
-            self.after(1, Happening::Breaks(conn, Loss::HungUp));
+            self.after(1, Happening::Breaks(conn, DisconnectReason::ClosedByUs));
         }
     }
 
-    fn say(&mut self, node: usize, session: Session, say: Say) {
+    fn say(&mut self, node: usize, session: SessionId, say: OutgoingMessage) {
         let Some(id) = self.nodes[node].sessions.get(&session).copied() else { return };
         let travel = self.relays[self.conns[id.0].relay].persona.travel(&mut self.chance);
         let now = self.now;
@@ -139,12 +141,12 @@ impl World {
         conn.unsent = conn.unsent.saturating_sub(bytes);
         let (node, life, session, unsent) = (conn.node, conn.life, conn.session, conn.unsent);
         if conn.state == Wire::Open && self.nodes[node].lives(life) {
-            self.tell(node, Input::Unsent(session, unsent));
+            self.tell(node, SyncInput::Unsent(session, unsent));
         }
     }
 
     /// Gives a permit back and lets whoever waits for one go on.
-    fn free(&mut self, node: usize, session: Option<Session>) {
+    fn free(&mut self, node: usize, session: Option<SessionId>) {
         let Some(session) = session else { return };
         if !self.nodes[node].free_permit(session) {
             self.watches[node].law("a permit is given back once", || format!("{session:?} has none"));
@@ -160,11 +162,11 @@ impl World {
         let input = match question {
             Question::Roots(repo) => {
                 let roots = local_events::roots(house, &repo);
-                Input::Roots(repo, roots)
+                SyncInput::RootEvents(repo, roots)
             }
-            Question::Ids(ask, filter) => Input::Ids(ask, local_events::local_ids(house, &filter)),
+            Question::Ids(ask, filter) => SyncInput::LocalIds(ask, local_events::local_ids(house, &filter)),
             Question::Missing(ask, ids) => {
-                Input::Missing(ask, ids.into_iter().filter(|id| !house.memory().is_known(*id)).collect())
+                SyncInput::MissingIds(ask, ids.into_iter().filter(|id| !house.memory().is_known(*id)).collect())
             }
         };
         self.tell(node, input);
@@ -178,14 +180,14 @@ impl World {
             self.nodes[node].line.push_back(offer);
             self.write(node);
         } else {
-            let (ticket, session) = (offer.submission.ticket, offer.submission.session);
-            self.judged(node, ticket, session, Judgement::Forged);
+            let (ticket, session) = (offer.submission.id, offer.submission.session);
+            self.judged(node, ticket, session, SubmitResult::InvalidSignature);
         }
     }
 
-    fn judged(&mut self, node: usize, ticket: Ticket, session: Option<Session>, judgement: Judgement) {
+    fn judged(&mut self, node: usize, ticket: SyncSubmissionId, session: Option<SessionId>, judgement: SubmitResult) {
         self.free(node, session);
-        self.tell(node, Input::Judged(ticket, judgement));
+        self.tell(node, SyncInput::SubmitResult(ticket, judgement));
     }
 
     /// Lets the writer begin a batch, if it is idle and something waits.
@@ -214,18 +216,18 @@ impl World {
         self.after_house(node);
         for (offer, verdict) in batch {
             let judgement = match verdict {
-                Verdict::Accept | Verdict::Pass => Judgement::Stored,
-                Verdict::Hold(_) => Judgement::Held,
-                Verdict::Known(_) => Judgement::Known,
-                Verdict::Refuse(refusal) => Judgement::Refused(refusal),
+                Decision::Accept | Decision::Broadcast => SubmitResult::Stored,
+                Decision::Hold(_) => SubmitResult::Held,
+                Decision::Known(_) => SubmitResult::Known,
+                Decision::Reject(refusal) => SubmitResult::Rejected(refusal),
             };
-            self.judged(node, offer.submission.ticket, offer.submission.session, judgement);
+            self.judged(node, offer.submission.id, offer.submission.session, judgement);
         }
         self.write(node);
     }
 
     /// Judges what the writer has, and commits.
-    pub(super) fn commit(&mut self, node: usize) -> Vec<(Offer, Verdict)> {
+    pub(super) fn commit(&mut self, node: usize) -> Vec<(Offer, Decision)> {
         let now = self.now;
         let it = &mut self.nodes[node];
         let offers = std::mem::take(&mut it.writing);
@@ -234,13 +236,13 @@ impl World {
             .iter()
             .filter_map(|offer| {
                 let ix = corpus().ix(&offer.submission.event.id)?;
-                Some((corpus().event(ix).clone(), Source::Relay(offer.submission.relay.to_string())))
+                Some((corpus().event(ix).clone(), EventSource::Relay(offer.submission.relay.to_string())))
             })
             .collect();
         it.judged.extend(&offers.iter().filter_map(|offer| corpus().ix(&offer.submission.event.id)).collect());
         let verdicts = it.house.submit_all(&events);
         for ((event, _), verdict) in events.iter().zip(&verdicts) {
-            if matches!(verdict, Verdict::Hold(_))
+            if matches!(verdict, Decision::Hold(_))
                 && let Some(ix) = corpus().ix(&event.id)
             {
                 self.expect_data(node, ix);
@@ -282,8 +284,8 @@ impl World {
         let event = corpus().event(ix);
         it.judged.insert(ix);
         it.offered.insert(ix);
-        let verdict = it.house.submit_from(event, Source::Client(vec![event.pubkey]));
-        if matches!(verdict, Verdict::Hold(_)) {
+        let verdict = it.house.submit_from(event, EventSource::Client(vec![event.pubkey]));
+        if matches!(verdict, Decision::Hold(_)) {
             self.expect_data(node, ix);
         }
         self.after_house(node);
@@ -298,7 +300,7 @@ impl World {
         let named = !names.is_empty();
         for name in names {
             let followed = self.nodes[node].house.followed(&name);
-            self.tell(node, Input::Interest(name, followed));
+            self.tell(node, SyncInput::RepoNeeds(name, followed));
         }
         let told = self.nodes[node].told;
         let newer = self.nodes[node].house.memory().served_after(told);
@@ -309,7 +311,7 @@ impl World {
             self.nodes[node].claims.clear();
         }
         for (seq, event) in &newer {
-            self.tell(node, Input::Served(local_events::arrived(*seq, event)));
+            self.tell(node, SyncInput::Served(local_events::arrived(*seq, event)));
         }
         if self.nodes.len() > 1 {
             let shown: Vec<Ix> = newer.iter().filter_map(|(_, event)| corpus().ix(&event.id)).collect();
@@ -337,11 +339,11 @@ impl World {
 pub fn bring_data(house: &mut crate::test_server::House, ix: Ix) {
     let event = corpus().event(ix);
     if event.kind == kinds::STATE {
-        let Some(state) = State::read(event) else { return };
+        let Some(state) = RepoState::from_event(event) else { return };
         for repo in house.repos_of(&state.identifier, state.author) {
             house.data_found(event.id, repo);
         }
-    } else if let Some(request) = PullRequest::read_if(event) {
+    } else if let Some(request) = PullRequest::from_any_event(event) {
         for repo in request.targets {
             house.data_found(event.id, repo);
         }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use grasp_core::admission::io::Source;
+use grasp_core::admission::io::EventSource;
 use grasp_core::limits;
-use grasp_core::nostr::{EventId, Signed, Verdict, kinds};
-use grasp_core::repo::State;
-use grasp_core::repo::catalog::Place;
-use grasp_core::sync::relay::Status;
+use grasp_core::nostr::{Decision, EventId, SignedEvent, kinds};
+use grasp_core::repo::RepoState;
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::sync::relay::ConnectionStatus;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::corpus::{Ix, corpus};
@@ -34,16 +34,16 @@ impl World {
     /// The relays that a node wants and that are there, by place.
     fn wanted(&mut self, node: usize) -> Vec<(RelayUrl, usize)> {
         let followed = expected_targets::all_followed(&mut self.nodes[node].house);
-        let served = followed.iter().filter(|repo| repo.place == Place::Served);
+        let served = followed.iter().filter(|repo| repo.status == EventStatus::Served);
         let named = served.flat_map(|repo| expected_targets::relays_of(node, repo)).cloned();
         let mut wanted: Vec<RelayUrl> = named.chain(self.nodes[node].config.bootstrap.iter().cloned()).collect();
-        wanted.sort_by(|a, b| a.place().cmp(b.place()));
-        wanted.dedup_by(|a, b| a.place() == b.place());
+        wanted.sort_by(|a, b| a.without_scheme().cmp(b.without_scheme()));
+        wanted.dedup_by(|a, b| a.without_scheme() == b.without_scheme());
         let paused: BTreeSet<String> = self.view(node).into_iter().filter(|it| it.1).map(|it| it.0).collect();
         let own = self.face(node);
         wanted
             .into_iter()
-            .filter(|url| !paused.contains(url.place()))
+            .filter(|url| !paused.contains(url.without_scheme()))
             .filter_map(|url| self.relay_at(&url).map(|relay| (url, relay)))
             .filter(|(_, relay)| *relay != own)
             .collect()
@@ -51,8 +51,8 @@ impl World {
 
     /// Places, and whether they are paused.
     fn view(&self, node: usize) -> Vec<(String, bool)> {
-        let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.view()).unwrap_or_default();
-        view.links.iter().map(|link| (link.url.place().to_owned(), link.paused)).collect()
+        let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()).unwrap_or_default();
+        view.relays.iter().map(|link| (link.url.without_scheme().to_owned(), link.is_paused)).collect()
     }
 
     fn check_served(&mut self, node: usize) {
@@ -66,7 +66,7 @@ impl World {
         let mut seen = Bits::default();
         for (url, relay) in self.wanted(node) {
             let mut wish = expected_targets::layer_one();
-            wish.extend(&expected_targets::related(&mut self.nodes[node], &followed, url.place(), u64::MAX));
+            wish.extend(&expected_targets::related(&mut self.nodes[node], &followed, url.without_scheme(), u64::MAX));
             let overfull = self.overfull(node, relay, &wish);
             for ix in self.relays[relay].shown(now).and(&wish).without(&overfull).iter() {
                 if seen.insert(ix) && !before.contains(&corpus().event(ix).id) {
@@ -81,8 +81,8 @@ impl World {
         });
         for (ix, url) in offered {
             let event = corpus().event(ix);
-            let verdict = fork.submit_from(event, Source::Relay(url.clone()));
-            if matches!(verdict, Verdict::Hold(_) | Verdict::Known(grasp_core::nostr::rejection::Known::Held))
+            let verdict = fork.submit_from(event, EventSource::Relay(url.clone()));
+            if matches!(verdict, Decision::Hold(_) | Decision::Known(grasp_core::nostr::rejection::KnownAs::Held))
                 && !self.dataless.contains(&ix)
             {
                 bring_data(&mut fork, ix);
@@ -90,7 +90,7 @@ impl World {
             let after = fork.sets().0;
             // What waits in vain is forgotten after half an hour: parts that come hours apart, from relays that are
             // reconciled hours apart, do not meet.
-            if matches!(verdict, Verdict::Hold(_)) && self.nodes[node].judged.contains(ix) {
+            if matches!(verdict, Decision::Hold(_)) && self.nodes[node].judged.contains(ix) {
                 before = after;
                 continue;
             }
@@ -111,7 +111,7 @@ impl World {
     fn is_for_good(&self, node: usize, fork: &House) -> bool {
         let later = |house: &House| {
             let mut later = house.fork();
-            later.advance(limits::PURGATORY_SECS + 60);
+            later.advance(limits::PURGATORY_EXPIRY_SECS + 60);
             later.sets().0
         };
         later(fork) != later(&self.nodes[node].house)
@@ -123,8 +123,8 @@ impl World {
         let it = &mut self.nodes[node];
         let served: Vec<Ix> = it.house.sets().0.iter().filter_map(|id| corpus().ix(id)).collect();
         let source = |ix: &Ix| match it.offered.contains(*ix) {
-            true => Source::Client(vec![corpus().event(*ix).pubkey]),
-            false => Source::Relay("wss://somewhere.example".to_owned()),
+            true => EventSource::Client(vec![corpus().event(*ix).pubkey]),
+            false => EventSource::Relay("wss://somewhere.example".to_owned()),
         };
         let mut all: Vec<_> = it.judged.iter().map(|ix| (corpus().event(ix).clone(), source(&ix))).collect();
         // What an older version of something let in may stay: newest first, or oldest first, both may be right.
@@ -135,7 +135,7 @@ impl World {
         let other = fresh.sets().0;
         // A state that was the newest when it came stays until its own author has another one.
         let stays = |ix: &Ix| {
-            let state = State::read(corpus().event(*ix)).filter(|_| corpus().event(*ix).kind == kinds::STATE);
+            let state = RepoState::from_event(corpus().event(*ix)).filter(|_| corpus().event(*ix).kind == kinds::STATE);
             state.is_some_and(|state| !fresh.repos_of(&state.identifier, state.author).is_empty())
         };
         let admitted = |id: &EventId| before.contains(id) || other.contains(id);
@@ -161,13 +161,13 @@ impl World {
     }
 
     /// A node that knows nothing and hears all of this until nothing changes any more.
-    fn fresh(&self, node: usize, all: &[(Arc<Signed>, Source)]) -> House {
+    fn fresh(&self, node: usize, all: &[(Arc<SignedEvent>, EventSource)]) -> House {
         let house = &self.nodes[node].house;
-        let mut fresh = House::new(house.registrar().rules().clone());
+        let mut fresh = House::new(house.admission().policy().clone());
         fresh.be_lawless(true);
         fresh.set_now(house.now());
         // What takes things away comes last: what was said about them may stay.
-        let kept = |offer: &&(Arc<Signed>, Source)| !is_removal(offer.0.kind);
+        let kept = |offer: &&(Arc<SignedEvent>, EventSource)| !is_removal(offer.0.kind);
         let mut now: Vec<_> = all.iter().filter(kept).cloned().collect();
         // What waits counts, too: what needs it may have come before it.
         let mut before = (BTreeSet::new(), BTreeSet::new());
@@ -192,20 +192,20 @@ impl World {
     fn check_statuses(&mut self, node: usize) {
         let followed = expected_targets::all_followed(&mut self.nodes[node].house);
         for (url, relay) in self.wanted(node) {
-            let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.view()).unwrap_or_default();
-            let Some(link) = view.links.iter().find(|link| link.url.place() == url.place()) else {
+            let view = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()).unwrap_or_default();
+            let Some(link) = view.relays.iter().find(|link| link.url.without_scheme() == url.without_scheme()) else {
                 self.break_law(Broken::new("every wanted relay has a link", url.to_string()));
                 return;
             };
-            let wish = expected_targets::related(&mut self.nodes[node], &followed, url.place(), u64::MAX);
+            let wish = expected_targets::related(&mut self.nodes[node], &followed, url.without_scheme(), u64::MAX);
             let overfull = !self.overfull(node, relay, &wish).is_empty();
             let fine = match link.status {
-                Status::Connected => !overfull,
-                Status::ConnectedHistoricSyncFailures => overfull || self.is_unclear(node, relay, &wish),
+                ConnectionStatus::Connected => !overfull,
+                ConnectionStatus::ConnectedHistoricSyncFailures => overfull || self.is_unclear(node, relay, &wish),
                 _ => false,
             };
             // The next reconciliation may have begun.
-            if link.queued > 0 && !link.daily {
+            if link.queued > 0 && !link.is_reconciling {
                 let detail = format!("node {node}, {url}: {} are left", link.queued);
                 self.break_law(Broken::new("everything that is wanted is asked for in the end", detail));
                 return;
@@ -234,11 +234,11 @@ impl World {
     /// the relay says so or had a larger one.
     fn is_unclear(&self, node: usize, relay: usize, wish: &Bits) -> bool {
         let clear = self.relays[relay].persona.says_more || self.compares(node, relay);
-        !clear && self.seconds(relay, wish).iter().any(|events| events.len() >= limits::PAGE_FLOOR)
+        !clear && self.seconds(relay, wish).iter().any(|events| events.len() >= limits::MIN_CUT_PAGE_EVENTS)
     }
 
     fn compares(&self, node: usize, relay: usize) -> bool {
-        self.relays[relay].persona.negentropy == Negentropy::Spoken && self.nodes[node].config.negentropy
+        self.relays[relay].persona.negentropy == Negentropy::Spoken && self.nodes[node].config.use_negentropy
     }
 
     /// The events of each value in each second.

@@ -3,8 +3,8 @@
 use grasp_core::limits;
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Filter, kinds};
-use grasp_core::repo::catalog::Place;
-use grasp_core::sync::io::{Followed, Seq};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::sync::io::{RepoNeeds, Seq};
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::corpus::corpus;
@@ -15,9 +15,9 @@ use crate::test_server::House;
 
 /// Everything that is followed.
 #[must_use]
-pub fn all_followed(house: &mut House) -> Vec<Followed> {
+pub fn all_followed(house: &mut House) -> Vec<RepoNeeds> {
     let mut names: Vec<_> =
-        house.registrar().catalog().repositories().map(|(repo, _)| repo.identifier.clone()).collect();
+        house.admission().catalog().repositories().map(|(repo, _)| repo.identifier.clone()).collect();
     names.sort_unstable();
     names.dedup();
     names.iter().flat_map(|name| house.followed(name)).collect()
@@ -25,11 +25,13 @@ pub fn all_followed(house: &mut House) -> Vec<Followed> {
 
 /// The relays that a repository names, as they are dialled.
 #[must_use]
-pub fn relays_of(node: usize, followed: &Followed) -> Vec<&'static RelayUrl> {
+pub fn relays_of(node: usize, followed: &RepoNeeds) -> Vec<&'static RelayUrl> {
     let mut urls: Vec<&RelayUrl> = Vec::new();
     let named = followed.relays.iter().filter_map(|text| corpus().named(text)).filter(|named| !named.own[node]);
     for url in named.filter_map(|named| named.url.as_ref()) {
-        if urls.len() < limits::MAX_RELAYS_PER_REPOSITORY && !urls.iter().any(|known| known.place() == url.place()) {
+        if urls.len() < limits::MAX_RELAYS_PER_REPOSITORY
+            && !urls.iter().any(|known| known.without_scheme() == url.without_scheme())
+        {
             urls.push(url);
         }
     }
@@ -45,10 +47,10 @@ pub fn layer_one() -> Bits {
 /// What belongs to the served repositories that name a relay; only to those, and those of their roots, that arrived up
 /// to then.
 #[must_use]
-pub fn related(node: &mut Node, followed: &[Followed], place: &str, up_to: Seq) -> Bits {
+pub fn related(node: &mut Node, followed: &[RepoNeeds], place: &str, up_to: Seq) -> Bits {
     let mut wish = Bits::default();
-    for repo in followed.iter().filter(|repo| repo.place == Place::Served && repo.seq <= up_to) {
-        if !relays_of(node.nth, repo).iter().any(|url| url.place() == place) {
+    for repo in followed.iter().filter(|repo| repo.status == EventStatus::Served && repo.seq <= up_to) {
+        if !relays_of(node.nth, repo).iter().any(|url| url.without_scheme() == place) {
             continue;
         }
         let d = repo.repo.identifier.as_str().to_owned();

@@ -1,6 +1,6 @@
 //! What goes wrong, and right again.
 
-use grasp_core::sync::io::{Input, Loss, Order, Session};
+use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId, SyncInput};
 
 use super::connection::Wire;
 use super::queue::{MINUTE, SECOND, Time};
@@ -15,7 +15,7 @@ pub enum Fault {
     /// Pongs come to a node from everybody it is connected to.
     Pongs(usize),
     /// An attempt to connect that was given up is over.
-    HungUp(usize, u32, Session),
+    HungUp(usize, u32, SessionId),
     /// A node's process ends.
     Crash(usize),
     /// A node's process begins.
@@ -35,7 +35,7 @@ pub enum Fault {
     /// A relay changes.
     Habits(usize, Box<Persona>),
     /// The operator of a node wants something.
-    Order(usize, Order),
+    Command(usize, RelayCommand),
     /// Events of a node expire.
     Expiry(usize),
     /// A relay ends a connection if it is still not read.
@@ -51,7 +51,7 @@ impl World {
             Fault::Pongs(node) => self.pongs(node),
             Fault::HungUp(node, life, session) => {
                 if self.nodes[node].lives(life) && self.nodes[node].leaving.remove(&session) {
-                    self.tell(node, Input::Down(session, Loss::HungUp));
+                    self.tell(node, SyncInput::Disconnected(session, DisconnectReason::ClosedByUs));
                 }
             }
             Fault::Crash(node) => self.crash(node),
@@ -66,7 +66,7 @@ impl World {
             Fault::Drop(relay) => {
                 for conn in self.relays[relay].guests() {
                     self.last_pong(conn);
-                    self.breaks(conn, Loss::Ended);
+                    self.breaks(conn, DisconnectReason::Ended);
                 }
             }
             Fault::Freeze(relay) => {
@@ -85,11 +85,11 @@ impl World {
                     self.fault(Fault::Drop(relay));
                 }
             }
-            Fault::Order(node, order) => self.tell(node, Input::Order(order)),
+            Fault::Command(node, order) => self.tell(node, SyncInput::Command(order)),
             Fault::Expiry(node) => self.expire(node),
             Fault::Kick(conn) => {
                 if self.conns[conn.0].stalled {
-                    self.breaks(conn, Loss::Ended);
+                    self.breaks(conn, DisconnectReason::Ended);
                 }
             }
         }
@@ -100,7 +100,7 @@ impl World {
         let conn = &self.conns[id.0];
         let (node, life, session) = (conn.node, conn.life, conn.session);
         if conn.state == Wire::Open && self.nodes[node].lives(life) {
-            self.tell(node, Input::Heard(session, grasp_core::sync::io::Heard::Alive));
+            self.tell(node, SyncInput::Message(session, grasp_core::sync::io::IncomingMessage::Alive));
         }
     }
 
@@ -115,7 +115,7 @@ impl World {
         let relay = conn.relay;
         self.relays[relay].part(id);
         let delay = self.between(SILENCE.0, SILENCE.1);
-        self.after(delay, Happening::Breaks(id, Loss::Ended));
+        self.after(delay, Happening::Breaks(id, DisconnectReason::Ended));
     }
 
     fn outage(&mut self, node: usize, away: bool) {
@@ -127,7 +127,7 @@ impl World {
         }
         for conn in self.nodes[node].sessions.values().copied().collect::<Vec<_>>() {
             if self.chance.one_in(3) {
-                self.breaks(conn, Loss::Ended);
+                self.breaks(conn, DisconnectReason::Ended);
             } else {
                 self.freeze(conn);
             }
@@ -153,7 +153,7 @@ impl World {
             self.relays[relay].part(conn);
         }
         for conn in self.relays[self.face(node)].guests() {
-            self.breaks(conn, Loss::Ended);
+            self.breaks(conn, DisconnectReason::Ended);
         }
         let now = self.now;
         self.watches[node].ended(now);
@@ -169,21 +169,21 @@ impl World {
         let clock = self.nodes[node].clock(now);
         self.watches[node].began(now, clock, &self.nodes[node].rows);
         for restored in self.nodes[node].rows.restored().collect::<Vec<_>>() {
-            self.tell(node, Input::Restored(restored));
+            self.tell(node, SyncInput::Restored(restored));
         }
         self.nodes[node].house.bells();
-        let catalog = self.nodes[node].house.registrar().catalog();
+        let catalog = self.nodes[node].house.admission().catalog();
         let mut names: Vec<_> = catalog.repositories().map(|(repo, _)| repo.identifier.clone()).collect();
         names.sort_unstable();
         names.dedup();
         for name in names {
             let followed = self.nodes[node].house.followed(&name);
-            self.tell(node, Input::Interest(name, followed));
+            self.tell(node, SyncInput::RepoNeeds(name, followed));
         }
         let newest = self.nodes[node].house.memory().served_after(0).last().map_or(0, |(seq, _)| *seq);
         self.nodes[node].told = newest;
         self.show_face(node, &[]);
-        self.tell(node, Input::Ready);
+        self.tell(node, SyncInput::Ready);
         self.plan_alarm(node, 1);
         // What waits for its git data is looked for again.
         for held in self.nodes[node].house.memory().held() {

@@ -10,9 +10,9 @@ mod wanted;
 
 use std::fmt;
 
-use grasp_core::sync::io::{Input, Note, Order, Output, Session};
+use grasp_core::sync::io::{RelayCommand, SessionId, SyncInput, SyncNote, SyncOutput};
 use grasp_core::sync::relay_url::RelayUrl;
-use grasp_core::time::{Moment, Now};
+use grasp_core::time::{MonoTime, Now};
 
 use self::dials::Dials;
 use self::wanted::Wanted;
@@ -126,86 +126,86 @@ impl Watch {
     }
 
     /// The machine is told something.
-    pub fn input(&mut self, now: Time, clock: Now, input: &Input) {
+    pub fn input(&mut self, now: Time, clock: Now, input: &SyncInput) {
         let _ = clock;
         match input {
-            Input::Up(session, terms) => {
-                self.dials.up(now, *session, terms.as_ref());
+            SyncInput::Connected(session, nip11) => {
+                self.dials.up(now, *session, nip11.as_ref());
                 if let Some(place) = self.dials.place(*session) {
                     self.manners.reason(now, place);
                 }
             }
-            Input::Down(session, loss) => {
+            SyncInput::Disconnected(session, loss) => {
                 self.dials.down(now, *session, *loss);
                 self.manners.down(*session);
                 self.flights.down(*session);
             }
-            Input::Heard(session, heard) => {
+            SyncInput::Message(session, heard) => {
                 self.dials.heard(now, *session);
                 self.manners.heard(now, *session, heard, self.dials.place(*session));
                 self.flights.heard(*session, heard);
             }
-            Input::Judged(ticket, judgement) => self.flights.judged(&mut self.verdicts, *ticket, judgement),
-            Input::Served(arrived) => self.flights.served(arrived),
-            Input::Interest(name, followed) => {
+            SyncInput::SubmitResult(ticket, judgement) => self.flights.judged(&mut self.verdicts, *ticket, judgement),
+            SyncInput::Served(arrived) => self.flights.served(arrived),
+            SyncInput::RepoNeeds(name, followed) => {
                 self.flights.interest(name);
                 self.wanted.interest(followed);
             }
-            Input::Order(order) => {
+            SyncInput::Command(order) => {
                 self.dials.order(order);
-                self.manners.reason(now, subject(order).place());
+                self.manners.reason(now, subject(order).without_scheme());
             }
-            Input::Restored(_)
-            | Input::Ready
-            | Input::Roots(..)
-            | Input::Unsent(..)
-            | Input::Ids(..)
-            | Input::Missing(..)
-            | Input::Rules(_) => {}
+            SyncInput::Restored(_)
+            | SyncInput::Ready
+            | SyncInput::RootEvents(..)
+            | SyncInput::Unsent(..)
+            | SyncInput::LocalIds(..)
+            | SyncInput::MissingIds(..)
+            | SyncInput::PolicyChanged(_) => {}
         }
     }
 
     /// The machine wants something.
-    pub fn output(&mut self, now: Time, clock: Now, output: &Output) {
+    pub fn output(&mut self, now: Time, clock: Now, output: &SyncOutput) {
         let _ = clock;
         match output {
-            Output::Dial(session, url) => {
+            SyncOutput::Dial(session, url) => {
                 self.counts.dials += 1;
-                let quiet = self.manners.quiet_until(url.place());
+                let quiet = self.manners.quiet_until(url.without_scheme());
                 self.dials.dial(&mut self.verdicts, now, *session, url, quiet);
             }
-            Output::Say(session, say) => {
+            SyncOutput::Send(session, say) => {
                 self.wanted.said(&mut self.verdicts, say, self.dials.place(*session));
                 self.manners.said(&mut self.verdicts, now, *session, say, self.dials.place(*session));
                 self.counts.requests = self.manners.requests();
                 (self.counts.most_a_day, self.counts.most_passes) = self.manners.most();
             }
-            Output::Submit(submission) => {
+            SyncOutput::Submit(submission) => {
                 self.counts.submitted += 1;
                 self.flights.submitted(&mut self.verdicts, now, submission);
             }
-            Output::Note(Note::Failed { relay, failures, backoff_millis, .. }) => {
+            SyncOutput::Note(SyncNote::ConnectionFailed { relay, failures, backoff_millis, .. }) => {
                 self.dials.failed(&mut self.verdicts, now, relay, (*failures, *backoff_millis));
             }
-            Output::Note(Note::PassFailed(relay, _)) => self.manners.failed(now, relay.place()),
-            Output::HangUp(session) => self.dials.hung_up(*session),
-            Output::AskRoots(_)
-            | Output::AskIds(..)
-            | Output::AskMissing(..)
-            | Output::Release(_)
-            | Output::Remember(_)
-            | Output::Forget(_)
-            | Output::Note(_) => {}
+            SyncOutput::Note(SyncNote::BatchFailed(relay, _)) => self.manners.failed(now, relay.without_scheme()),
+            SyncOutput::Disconnect(session) => self.dials.hung_up(*session),
+            SyncOutput::QueryRootEvents(_)
+            | SyncOutput::QueryLocalIds(..)
+            | SyncOutput::QueryMissingIds(..)
+            | SyncOutput::ReleasePermit(_)
+            | SyncOutput::StoreRow(_)
+            | SyncOutput::DeleteRow(_)
+            | SyncOutput::Note(_) => {}
         }
     }
 
     /// A connection stands, and this is what its relay says about itself.
-    pub fn stated(&mut self, session: Session, stated: Option<Stated>, relay: usize) {
+    pub fn stated(&mut self, session: SessionId, stated: Option<Stated>, relay: usize) {
         self.manners.stated(session, stated, relay);
     }
 
     /// The machine was woken. False if that never stops.
-    pub fn woke(&mut self, now: Time, due: Option<(Moment, &'static str)>) -> bool {
+    pub fn woke(&mut self, now: Time, due: Option<(MonoTime, &'static str)>) -> bool {
         let _ = due;
         let (at, count) = self.wakes;
         self.wakes = if now < at + WAKES { (at, count + 1) } else { (now, 1) };
@@ -260,8 +260,12 @@ impl Watch {
 }
 
 /// The relay that an order is about.
-fn subject(order: &Order) -> &RelayUrl {
+fn subject(order: &RelayCommand) -> &RelayUrl {
     match order {
-        Order::Retry(url) | Order::Pause(url) | Order::Resume(url) | Order::Forget(url) | Order::Reconcile(url) => url,
+        RelayCommand::Retry(url)
+        | RelayCommand::Pause(url)
+        | RelayCommand::Resume(url)
+        | RelayCommand::Forget(url)
+        | RelayCommand::Reconcile(url) => url,
     }
 }

@@ -2,10 +2,10 @@
 
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, EventId};
-use grasp_core::nostr::negentropy::Item;
-use grasp_core::nostr::{Filter, Signed, kinds};
+use grasp_core::nostr::negentropy::NegentropyItem;
+use grasp_core::nostr::{Filter, SignedEvent, kinds};
 use grasp_core::repo::RepoId;
-use grasp_core::sync::io::{Arrived, LocalIds, Root, Seq};
+use grasp_core::sync::io::{LocalIds, RootEvent, Seq, ServedEvent};
 use grasp_core::time::Timestamp;
 
 use super::corpus::corpus;
@@ -14,7 +14,7 @@ use crate::test_server::House;
 
 /// A served event, as sync is told of it.
 #[must_use]
-pub fn arrived(seq: Seq, event: &Signed) -> Arrived {
+pub fn arrived(seq: Seq, event: &SignedEvent) -> ServedEvent {
     let (mut ids, mut coordinates) = (Vec::new(), Vec::new());
     for (letter, value) in event.indexed_tags() {
         if b"eEq".contains(&letter) {
@@ -25,7 +25,7 @@ pub fn arrived(seq: Seq, event: &Signed) -> Arrived {
         }
     }
     let coordinate = event.coordinate();
-    Arrived { seq, id: event.id, kind: event.kind, author: event.pubkey, coordinate, ids, coordinates }
+    ServedEvent { seq, id: event.id, kind: event.kind, author: event.pubkey, coordinate, ids, coordinates }
 }
 
 /// Whether others answer to events of a kind.
@@ -36,14 +36,14 @@ pub fn is_root(kind: u16) -> bool {
 
 /// The roots of a repository, by arrival.
 #[must_use]
-pub fn roots(house: &mut House, repo: &RepoId) -> Vec<Root> {
+pub fn roots(house: &mut House, repo: &RepoId) -> Vec<RootEvent> {
     let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.owner, d: repo.identifier.as_str().to_owned() };
     let kinds = Some(vec![kinds::PATCH, kinds::PULL_REQUEST, kinds::ISSUE]);
     let filter = Filter { kinds, tags: vec![(b'a', vec![at.to_string()])], ..Filter::default() };
     let mut roots = Vec::new();
     for event in corpus().matching(&filter).iter().map(|ix| corpus().event(ix)) {
         if let Some(seq) = house.memory().seq_of(event.id) {
-            roots.push(Root { seq, id: event.id });
+            roots.push(RootEvent { seq, id: event.id });
         }
     }
     roots.sort_unstable();
@@ -55,10 +55,11 @@ pub fn roots(house: &mut House, repo: &RepoId) -> Vec<Root> {
 pub fn local_ids(house: &mut House, filter: &Filter) -> LocalIds {
     let events = corpus().matching(filter);
     let events = events.iter().map(|ix| corpus().event(ix)).filter(|event| house.memory().is_known(event.id));
-    let mut items: Vec<Item> = events.map(|event| Item { created_at: event.created_at.0, id: event.id.0 }).collect();
+    let mut items: Vec<NegentropyItem> =
+        events.map(|event| NegentropyItem { created_at: event.created_at.0, id: event.id.0 }).collect();
     items.sort_unstable();
-    let extra = items.len().saturating_sub(limits::MAX_SYNC_ITEMS);
-    let down_to = (extra > 0).then(|| Timestamp(items[extra].created_at + 1));
+    let extra = items.len().saturating_sub(limits::MAX_RECONCILIATION_ITEMS);
+    let complete_since = (extra > 0).then(|| Timestamp(items[extra].created_at + 1));
     items.drain(..extra);
-    LocalIds { items, down_to }
+    LocalIds { items, complete_since }
 }

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use grasp_core::admission::policy::Rules;
+use grasp_core::admission::policy::AdmissionPolicy;
 use grasp_core::nostr::event::EventId;
-use grasp_core::state_machine::Machine;
-use grasp_core::sync::io::{Input, Output, Seq, Session, Submission};
-use grasp_core::sync::{SyncConfig, Syncer};
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::state_machine::StateMachine;
+use grasp_core::sync::io::{Seq, SessionId, SyncInput, SyncOutput, SyncSubmission};
+use grasp_core::sync::{SyncConfig, SyncMachine};
+use grasp_core::time::{MonoTime, Now, Timestamp};
 
 use super::corpus::{EPOCH, Ix};
 use super::event_set::Bits;
@@ -25,7 +25,7 @@ pub struct Node {
     /// The registrar, the store and git.
     pub house: House,
     /// The machine, while the process lives.
-    pub syncer: Option<Syncer>,
+    pub syncer: Option<SyncMachine>,
     /// What the machine is told when a process begins.
     pub config: SyncConfig,
     /// How many processes there were.
@@ -35,9 +35,9 @@ pub struct Node {
     /// By how many seconds its clock is wrong.
     pub skew: i64,
     /// Its connections.
-    pub sessions: BTreeMap<Session, ConnId>,
+    pub sessions: BTreeMap<SessionId, ConnId>,
     /// Permits that are out, by session.
-    pub permits: BTreeMap<Session, usize>,
+    pub permits: BTreeMap<SessionId, usize>,
     /// Permits that are out.
     pub out: usize,
     /// Events that were checked and wait for the writer.
@@ -53,9 +53,9 @@ pub struct Node {
     /// Events whose git data is on its way.
     pub fetching: BTreeSet<Ix>,
     /// Attempts to connect that are under way.
-    pub dialling: BTreeSet<Session>,
+    pub dialling: BTreeSet<SessionId>,
     /// Attempts that were given up.
-    pub leaving: BTreeSet<Session>,
+    pub leaving: BTreeSet<SessionId>,
     /// What was ever judged.
     pub judged: Bits,
     /// What clients ever offered.
@@ -76,7 +76,7 @@ pub struct Node {
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// As the machine submitted it.
-    pub submission: Submission,
+    pub submission: SyncSubmission,
     /// Whether its signature is right.
     pub genuine: bool,
 }
@@ -85,7 +85,7 @@ impl Node {
     /// One that has never run.
     #[must_use]
     pub fn new(nth: usize, config: SyncConfig) -> Self {
-        let mut house = House::new(Rules { service: repo_history::service(nth), ..rules() });
+        let mut house = House::new(AdmissionPolicy { service: repo_history::service(nth), ..rules() });
         house.be_lawless(true);
         Self {
             nth,
@@ -120,17 +120,17 @@ impl Node {
     #[must_use]
     pub fn clock(&self, now: Time) -> Now {
         let wall = (EPOCH + now / SECOND).saturating_add_signed(self.skew);
-        Now { mono: Moment(now - self.born), wall: Timestamp(wall) }
+        Now { mono: MonoTime(now - self.born), wall: Timestamp(wall) }
     }
 
     /// A moment of this process as a time of the world.
     #[must_use]
-    pub fn time_of(&self, moment: Moment) -> Time {
+    pub fn time_of(&self, moment: MonoTime) -> Time {
         self.born.saturating_add(moment.0)
     }
 
     /// Tells the machine something.
-    pub fn handle(&mut self, now: Time, input: Input) {
+    pub fn handle(&mut self, now: Time, input: SyncInput) {
         let clock = self.clock(now);
         if let Some(syncer) = &mut self.syncer {
             syncer.handle(clock, input);
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// What the machine wants next.
-    pub fn poll(&mut self) -> Option<Output> {
+    pub fn poll(&mut self) -> Option<SyncOutput> {
         self.syncer.as_mut()?.poll()
     }
 
@@ -151,7 +151,7 @@ impl Node {
             self.house.restart();
         }
         let seed = self.config.seed.wrapping_add(u64::from(self.life));
-        self.syncer = Some(Syncer::new(SyncConfig { seed, ..self.config.clone() }));
+        self.syncer = Some(SyncMachine::new(SyncConfig { seed, ..self.config.clone() }));
         self.alarms = [None, None];
     }
 

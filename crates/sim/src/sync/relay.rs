@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use grasp_core::nostr::Filter;
-use grasp_core::nostr::negentropy::{Item, ItemSet, respond};
-use grasp_core::sync::io::{More, Say, SubId};
+use grasp_core::nostr::negentropy::{NegentropyItem, NegentropySet, respond};
+use grasp_core::sync::io::{EoseHint, OutgoingMessage, SubscriptionId};
 
 use super::corpus::{Ix, corpus};
 use super::event_set::Bits;
@@ -41,8 +41,8 @@ pub struct Relay {
 /// One conversation.
 #[derive(Debug, Default)]
 struct Talk {
-    subs: BTreeMap<SubId, Sub>,
-    negs: BTreeMap<SubId, ItemSet>,
+    subs: BTreeMap<SubscriptionId, Sub>,
+    negs: BTreeMap<SubscriptionId, NegentropySet>,
     known: bool,
     /// The minute that is being counted, and requests in it.
     minute: (Time, u32),
@@ -109,16 +109,18 @@ impl Relay {
 
     /// After how long a message is looked at: requests and reconciliations wait in different places.
     #[must_use]
-    pub fn lag(&self, say: &Say) -> Time {
+    pub fn lag(&self, say: &OutgoingMessage) -> Time {
         match say {
-            Say::Req(..) | Say::Close(_) => self.persona.lag.0,
-            Say::NegOpen(..) | Say::NegMsg(..) | Say::NegClose(_) => self.persona.lag.1,
-            Say::Auth(_) => 0,
+            OutgoingMessage::Req(..) | OutgoingMessage::Close(_) => self.persona.lag.0,
+            OutgoingMessage::NegOpen(..) | OutgoingMessage::NegMsg(..) | OutgoingMessage::NegClose(_) => {
+                self.persona.lag.1
+            }
+            OutgoingMessage::Auth(_) => 0,
         }
     }
 
     /// Looks at a message.
-    pub fn hear(&mut self, now: Time, conn: ConnId, say: &Say, chance: &mut Chance) -> Answer {
+    pub fn hear(&mut self, now: Time, conn: ConnId, say: &OutgoingMessage, chance: &mut Chance) -> Answer {
         let mut answer = Answer::default();
         if self.persona.mute || !self.talks.contains_key(&conn) {
             return answer;
@@ -129,24 +131,24 @@ impl Relay {
             return answer;
         }
         match say {
-            Say::Req(sub, filters) => {
+            OutgoingMessage::Req(sub, filters) => {
                 if self.lets(now, conn, *sub, false, &mut answer) {
                     self.request(now, conn, *sub, filters, &mut answer, chance);
                 }
             }
-            Say::NegOpen(sub, filter, message) => {
+            OutgoingMessage::NegOpen(sub, filter, message) => {
                 if self.lets(now, conn, *sub, true, &mut answer) {
                     self.compare(now, conn, *sub, filter, message, &mut answer);
                 }
             }
-            Say::NegMsg(sub, message) => self.compare_on(conn, *sub, message, &mut answer),
-            Say::Close(sub) => self.close(now, conn, *sub, &mut answer),
-            Say::NegClose(sub) => {
+            OutgoingMessage::NegMsg(sub, message) => self.compare_on(conn, *sub, message, &mut answer),
+            OutgoingMessage::Close(sub) => self.close(now, conn, *sub, &mut answer),
+            OutgoingMessage::NegClose(sub) => {
                 if let Some(talk) = self.talks.get_mut(&conn) {
                     talk.negs.remove(sub);
                 }
             }
-            Say::Auth(given) => {
+            OutgoingMessage::Auth(given) => {
                 let fine = *given == challenge(conn);
                 if let Some(talk) = self.talks.get_mut(&conn) {
                     talk.known |= fine;
@@ -158,7 +160,7 @@ impl Relay {
     }
 
     /// Whether a request may be made at all.
-    fn lets(&mut self, now: Time, conn: ConnId, sub: SubId, neg: bool, answer: &mut Answer) -> bool {
+    fn lets(&mut self, now: Time, conn: ConnId, sub: SubscriptionId, neg: bool, answer: &mut Answer) -> bool {
         let Some(talk) = self.talks.get_mut(&conn) else { return false };
         let mut refuse = |text: &str| {
             let text = text.to_owned();
@@ -203,7 +205,7 @@ impl Relay {
         &mut self,
         now: Time,
         conn: ConnId,
-        sub: SubId,
+        sub: SubscriptionId,
         filters: &[Filter],
         answer: &mut Answer,
         chance: &mut Chance,
@@ -226,7 +228,8 @@ impl Relay {
         let matchers: Vec<Matcher> = filters.iter().map(Matcher::new).collect();
         let (pages, more) = pages(&matchers, &shown, &self.persona);
         talk.subs.insert(sub, Sub { matchers, bytes });
-        let end = Frame::Eose(sub, self.persona.says_more.then_some(if more { More::More } else { More::Finish }));
+        let end =
+            Frame::Eose(sub, self.persona.says_more.then_some(if more { EoseHint::More } else { EoseHint::Complete }));
         if self.persona.eose == Eose::Early {
             answer.frames.push(end.clone());
         }
@@ -249,7 +252,7 @@ impl Relay {
                     Some(ix) if nth % 2 == 0 => *ix,
                     _ => strays[chance.below(strays.len())],
                 };
-                let to = if chance.one_in(2) { sub } else { SubId(u64::MAX) };
+                let to = if chance.one_in(2) { sub } else { SubscriptionId(u64::MAX) };
                 answer.frames.push(Frame::Event(to, stray, Copy::Real));
             }
             answer.frames.push(Frame::Garbage);
@@ -270,7 +273,15 @@ impl Relay {
         Some(format!("invalid: Filter 'limit' must be a positive integer, got {limit}"))
     }
 
-    fn compare(&mut self, now: Time, conn: ConnId, sub: SubId, filter: &Filter, message: &[u8], answer: &mut Answer) {
+    fn compare(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        sub: SubscriptionId,
+        filter: &Filter,
+        message: &[u8],
+        answer: &mut Answer,
+    ) {
         match self.persona.negentropy {
             Negentropy::Spoken => {}
             Negentropy::Ignored => return,
@@ -293,16 +304,16 @@ impl Relay {
         }
         let item = |ix: Ix| {
             let event = corpus().event(ix);
-            Item { created_at: event.created_at.0, id: event.id.0 }
+            NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
         };
-        let mut items: Vec<Item> = found.iter().map(item).collect();
+        let mut items: Vec<NegentropyItem> = found.iter().map(item).collect();
         if self.persona.phantoms {
             // Events that it does not have, and ids that nobody has.
             items.extend(matching.without(&found).iter().take(3).map(item));
             let since = filter.since.map_or(super::corpus::EPOCH - 1_000, |since| since.0);
-            items.extend((0..2).map(|n| Item { created_at: since, id: [n; 32] }));
+            items.extend((0..2).map(|n| NegentropyItem { created_at: since, id: [n; 32] }));
         }
-        let set = ItemSet::seal(items);
+        let set = NegentropySet::from_items(items);
         match respond(&set, message, 60_000) {
             Ok(reply) => {
                 answer.frames.push(Frame::NegMsg(sub, reply));
@@ -314,7 +325,7 @@ impl Relay {
         }
     }
 
-    fn compare_on(&mut self, conn: ConnId, sub: SubId, message: &[u8], answer: &mut Answer) {
+    fn compare_on(&mut self, conn: ConnId, sub: SubscriptionId, message: &[u8], answer: &mut Answer) {
         let set = self.talks.get(&conn).and_then(|talk| talk.negs.get(&sub));
         answer.frames.push(match set.map(|set| respond(set, message, 60_000)) {
             Some(Ok(reply)) => Frame::NegMsg(sub, reply),
@@ -323,7 +334,7 @@ impl Relay {
         });
     }
 
-    fn close(&mut self, now: Time, conn: ConnId, sub: SubId, answer: &mut Answer) {
+    fn close(&mut self, now: Time, conn: ConnId, sub: SubscriptionId, answer: &mut Answer) {
         let shown = self.shown(now);
         let Some(talk) = self.talks.get_mut(&conn) else { return };
         let Some(closed) = talk.subs.remove(&sub) else { return };

@@ -43,7 +43,7 @@ impl Book {
             self.deleted.extend(corpus.victims(ix));
             self.present = self.present.without(corpus.victims(ix));
         }
-        if kinds::class(event.kind) == kinds::Class::Ephemeral {
+        if kinds::class(event.kind) == kinds::KindClass::Ephemeral {
             return true;
         }
         self.present.insert(ix)

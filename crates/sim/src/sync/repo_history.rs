@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use grasp_core::nostr::{EventId, Signed, kinds};
-use grasp_core::repo::Service;
+use grasp_core::nostr::{EventId, SignedEvent, kinds};
+use grasp_core::repo::ServiceAddress;
 
 use super::corpus::{EPOCH, Ix};
 use crate::random::Chance;
@@ -24,8 +24,8 @@ const DAY: i64 = 86_400;
 
 /// The service of a node.
 #[must_use]
-pub fn service(node: usize) -> Service {
-    Service::new(SERVICES[node], "").expect("a good address")
+pub fn service(node: usize) -> ServiceAddress {
+    ServiceAddress::new(SERVICES[node], "").expect("a good address")
 }
 
 /// The URL of a relay.
@@ -71,12 +71,12 @@ pub struct Tale {
     pub services: Vec<usize>,
     /// The relays that any of its announcements names.
     pub relays: Vec<usize>,
-    parts: Vec<(Role, Arc<Signed>)>,
+    parts: Vec<(Role, Arc<SignedEvent>)>,
     numbered: Vec<(Role, Ix)>,
 }
 
 impl Tale {
-    pub(super) fn events(&self) -> impl Iterator<Item = Arc<Signed>> + '_ {
+    pub(super) fn events(&self) -> impl Iterator<Item = Arc<SignedEvent>> + '_ {
         self.parts.iter().map(|(_, event)| event.clone())
     }
 
@@ -92,14 +92,14 @@ impl Tale {
 }
 
 /// All stories, and events that belong to none.
-pub(super) fn all() -> (Vec<Tale>, Vec<Arc<Signed>>) {
+pub(super) fn all() -> (Vec<Tale>, Vec<Arc<SignedEvent>>) {
     let mut chance = Chance::new(0x6772_6173_7064);
     let tales = (0..TALES).map(|nth| Teller::new(nth, &mut chance).tell()).collect();
     (tales, strays(&mut chance))
 }
 
 /// Strangers' repositories, states of nothing, and notes about nothing.
-fn strays(chance: &mut Chance) -> Vec<Arc<Signed>> {
+fn strays(chance: &mut Chance) -> Vec<Arc<SignedEvent>> {
     let mut strays = Vec::new();
     for n in 0..40 {
         let author = Author::of_crowd(9, n);
@@ -132,7 +132,7 @@ struct Teller<'c> {
     owner: Author,
     keeper: Author,
     people: Vec<Author>,
-    parts: Vec<(Role, Arc<Signed>)>,
+    parts: Vec<(Role, Arc<SignedEvent>)>,
 }
 
 impl<'c> Teller<'c> {
@@ -159,7 +159,7 @@ impl<'c> Teller<'c> {
         self.chance.pick(&self.people).expect("somebody").clone()
     }
 
-    fn add(&mut self, role: Role, event: Arc<Signed>) -> Arc<Signed> {
+    fn add(&mut self, role: Role, event: Arc<SignedEvent>) -> Arc<SignedEvent> {
         self.parts.push((role, event.clone()));
         event
     }
@@ -184,7 +184,7 @@ impl<'c> Teller<'c> {
         Tale { d: self.d, services, relays, parts: self.parts, numbered: Vec::new() }
     }
 
-    fn announce(&self, author: &Author, at: u64, services: &[usize], relays: &[usize]) -> Arc<Signed> {
+    fn announce(&self, author: &Author, at: u64, services: &[usize], relays: &[usize]) -> Arc<SignedEvent> {
         let path = author.repo_id(&self.d).path();
         let word = |text: &str| text.to_owned();
         let mut clone = vec![word("clone")];
@@ -237,7 +237,7 @@ impl<'c> Teller<'c> {
         }
     }
 
-    fn roots(&mut self) -> Vec<Arc<Signed>> {
+    fn roots(&mut self) -> Vec<Arc<SignedEvent>> {
         let repo = self.owner.repo(&self.d);
         let kept = self.keeper.repo(&self.d);
         let mut roots = Vec::new();
@@ -255,7 +255,7 @@ impl<'c> Teller<'c> {
         roots
     }
 
-    fn talk(&mut self, roots: &[Arc<Signed>]) {
+    fn talk(&mut self, roots: &[Arc<SignedEvent>]) {
         let repo = self.owner.repo(&self.d);
         for n in 0..46 {
             let author = self.person();
@@ -299,7 +299,7 @@ impl<'c> Teller<'c> {
     }
 
     /// Many comments of the same second.
-    fn flood(&mut self, roots: &[Arc<Signed>]) {
+    fn flood(&mut self, roots: &[Arc<SignedEvent>]) {
         let many = match self.nth {
             0 => 140,
             3 => 60,

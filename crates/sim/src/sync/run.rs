@@ -1,6 +1,6 @@
 //! A whole life: a week of trouble, then honesty, then the question whether everything has come.
 
-use grasp_core::sync::fault_injection::Flaw;
+use grasp_core::sync::fault_injection::SyncFault;
 
 use super::invariants::{Broken, Counts};
 use super::queue::{HOUR, Time};
@@ -35,7 +35,7 @@ const PROBE: Time = 25 * HOUR;
 
 /// Lives through a seed.
 #[must_use]
-pub fn live(seed: u64, flaw: Option<Flaw>, lines: Option<usize>) -> Life {
+pub fn live(seed: u64, flaw: Option<SyncFault>, lines: Option<usize>) -> Life {
     let trace = lines.map(Trace::with_text).unwrap_or_default();
     let mut world = World::born(seed, flaw, trace);
     world.run(HEALED);
@@ -61,13 +61,11 @@ pub fn live(seed: u64, flaw: Option<Flaw>, lines: Option<usize>) -> Life {
 impl World {
     /// Whether some machine asks some relay only once a day.
     fn has_given_up(&self) -> bool {
-        use grasp_core::sync::health::Status;
+        use grasp_core::sync::health::HealthStatus;
         self.nodes.iter().filter_map(|node| node.syncer.as_ref()).any(|syncer| {
-            syncer
-                .view()
-                .links
-                .iter()
-                .any(|link| link.health == Status::Dead || link.dial_in_millis.is_some_and(|millis| millis > 2 * HOUR))
+            syncer.snapshot().relays.iter().any(|link| {
+                link.health == HealthStatus::Dead || link.dial_in_millis.is_some_and(|millis| millis > 2 * HOUR)
+            })
         })
     }
 }

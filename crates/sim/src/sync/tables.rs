@@ -3,49 +3,49 @@
 use std::collections::BTreeMap;
 
 use grasp_core::nostr::EventId;
-use grasp_core::sync::io::{Restored, Row, RowKey};
-use grasp_core::sync::rejected::RefusedRow;
-use grasp_core::sync::relay_record::Peer;
+use grasp_core::sync::io::{RestoredRow, SyncRow, SyncRowKey};
+use grasp_core::sync::rejected::RejectedRecord;
+use grasp_core::sync::relay_record::RelayRecord;
 
 /// The rows of a node.
 #[derive(Debug, Default)]
 pub struct Rows {
-    peers: BTreeMap<String, Peer>,
-    refused: BTreeMap<EventId, RefusedRow>,
+    peers: BTreeMap<String, RelayRecord>,
+    refused: BTreeMap<EventId, RejectedRecord>,
     unwritten: Vec<Change>,
 }
 
 #[derive(Debug)]
 enum Change {
-    Put(Row),
-    Drop(RowKey),
+    Put(SyncRow),
+    Drop(SyncRowKey),
 }
 
 impl Rows {
     /// Plans to write a row. True if nothing else was planned.
-    pub fn put(&mut self, row: Row) -> bool {
+    pub fn put(&mut self, row: SyncRow) -> bool {
         self.unwritten.push(Change::Put(row));
         self.unwritten.len() == 1
     }
 
     /// Plans to remove a row. True if nothing else was planned.
-    pub fn drop(&mut self, key: RowKey) -> bool {
+    pub fn drop(&mut self, key: SyncRowKey) -> bool {
         self.unwritten.push(Change::Drop(key));
         self.unwritten.len() == 1
     }
 
     /// Writes everything. Gives what was written of relays.
-    pub fn commit(&mut self) -> Vec<Peer> {
+    pub fn commit(&mut self) -> Vec<RelayRecord> {
         let mut written = Vec::new();
         for change in std::mem::take(&mut self.unwritten) {
             match change {
-                Change::Put(Row::Peer(peer)) => {
-                    written.push(Peer::clone(&peer));
+                Change::Put(SyncRow::Relay(peer)) => {
+                    written.push(RelayRecord::clone(&peer));
                     self.peers.insert(peer.url.to_string(), *peer);
                 }
-                Change::Put(Row::Refused(row)) => drop(self.refused.insert(row.id, row)),
-                Change::Drop(RowKey::Peer(url)) => drop(self.peers.remove(&url.to_string())),
-                Change::Drop(RowKey::Refused(id)) => drop(self.refused.remove(&id)),
+                Change::Put(SyncRow::Rejected(row)) => drop(self.refused.insert(row.id, row)),
+                Change::Drop(SyncRowKey::Relay(url)) => drop(self.peers.remove(&url.to_string())),
+                Change::Drop(SyncRowKey::Rejected(id)) => drop(self.refused.remove(&id)),
             }
         }
         written
@@ -57,19 +57,19 @@ impl Rows {
     }
 
     /// What a new process is told.
-    pub fn restored(&self) -> impl Iterator<Item = Restored> + '_ {
-        let peers = self.peers.values().cloned().map(|peer| Restored::Peer(Box::new(peer)));
-        peers.chain(self.refused.values().cloned().map(Restored::Refused))
+    pub fn restored(&self) -> impl Iterator<Item = RestoredRow> + '_ {
+        let peers = self.peers.values().cloned().map(|peer| RestoredRow::Relay(Box::new(peer)));
+        peers.chain(self.refused.values().cloned().map(RestoredRow::Rejected))
     }
 
     /// What is written of relays.
-    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+    pub fn peers(&self) -> impl Iterator<Item = &RelayRecord> {
         self.peers.values()
     }
 
     /// What is written of refused events.
     #[must_use]
-    pub fn refused(&self) -> &BTreeMap<EventId, RefusedRow> {
+    pub fn refused(&self) -> &BTreeMap<EventId, RejectedRecord> {
         &self.refused
     }
 }

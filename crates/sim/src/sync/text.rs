@@ -1,77 +1,81 @@
 //! Facts and wishes in one line each, for people.
 
 use grasp_core::nostr::Filter;
-use grasp_core::sync::io::{Heard, Input, Output, Restored, Row, Say};
+use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, RestoredRow, SyncInput, SyncOutput, SyncRow};
 
 use super::corpus::corpus;
 use super::world::{Happening, World};
 
 /// What the machine is told.
 #[must_use]
-pub fn input(input: &Input) -> String {
+pub fn input(input: &SyncInput) -> String {
     match input {
-        Input::Restored(Restored::Peer(peer)) => {
+        SyncInput::Restored(RestoredRow::Relay(peer)) => {
             format!("restored peer {}: {:?} {:?}", peer.url, peer.covered, peer.health)
         }
-        Input::Restored(Restored::Refused(row)) => format!("restored refused {}", short(&row.id.to_string())),
-        Input::Interest(name, followed) => {
-            let each = followed.iter().map(|it| format!("{:?} seq {} {:?}", it.place, it.seq, it.relays));
+        SyncInput::Restored(RestoredRow::Rejected(row)) => format!("restored refused {}", short(&row.id.to_string())),
+        SyncInput::RepoNeeds(name, followed) => {
+            let each = followed.iter().map(|it| format!("{:?} seq {} {:?}", it.status, it.seq, it.relays));
             format!("interest {}: {}", name.as_str(), each.collect::<Vec<_>>().join("; "))
         }
-        Input::Roots(repo, roots) => format!("roots of {}: {}", repo.identifier.as_str(), roots.len()),
-        Input::Served(arrived) => {
+        SyncInput::RootEvents(repo, roots) => format!("roots of {}: {}", repo.identifier.as_str(), roots.len()),
+        SyncInput::Served(arrived) => {
             format!("served {} kind {} seq {}", short(&arrived.id.to_string()), arrived.kind, arrived.seq)
         }
-        Input::Up(session, terms) => format!("up {}: {terms:?}", session.0),
-        Input::Heard(session, heard) => format!("{} heard {}", session.0, self::heard(heard)),
-        Input::Ids(ask, ids) => format!("ids {}: {} items", ask.0, ids.items.len()),
-        Input::Missing(ask, ids) => format!("missing {}: {}", ask.0, ids.len()),
+        SyncInput::Connected(session, nip11) => format!("up {}: {nip11:?}", session.0),
+        SyncInput::Message(session, heard) => format!("{} heard {}", session.0, self::heard(heard)),
+        SyncInput::LocalIds(ask, ids) => format!("ids {}: {} items", ask.0, ids.items.len()),
+        SyncInput::MissingIds(ask, ids) => format!("missing {}: {}", ask.0, ids.len()),
         other => format!("{other:?}"),
     }
 }
 
-fn heard(heard: &Heard) -> String {
+fn heard(heard: &IncomingMessage) -> String {
     match heard {
-        Heard::Event(sub, event, standing) => {
+        IncomingMessage::Event(sub, event, standing) => {
             format!("EVENT {} #{} kind {} {standing:?}", sub.0, short(&event.id.to_string()), event.kind)
         }
-        Heard::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
+        IncomingMessage::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
         other => format!("{other:?}"),
     }
 }
 
 /// What the machine wants.
 #[must_use]
-pub fn output(output: &Output) -> String {
+pub fn output(output: &SyncOutput) -> String {
     match output {
-        Output::Dial(session, url) => format!("dial {} {url}", session.0),
-        Output::HangUp(session) => format!("hang up {}", session.0),
-        Output::Say(session, say) => format!("{} say {}", session.0, self::say(say)),
-        Output::AskRoots(repo) => format!("ask roots of {}", repo.identifier.as_str()),
-        Output::AskIds(ask, filter) => format!("ask ids {} {}", ask.0, self::filter(filter)),
-        Output::AskMissing(ask, ids) => format!("ask missing {} of {}", ask.0, ids.len()),
-        Output::Submit(submission) => {
+        SyncOutput::Dial(session, url) => format!("dial {} {url}", session.0),
+        SyncOutput::Disconnect(session) => format!("hang up {}", session.0),
+        SyncOutput::Send(session, say) => format!("{} say {}", session.0, self::say(say)),
+        SyncOutput::QueryRootEvents(repo) => format!("ask roots of {}", repo.identifier.as_str()),
+        SyncOutput::QueryLocalIds(ask, filter) => format!("ask ids {} {}", ask.0, self::filter(filter)),
+        SyncOutput::QueryMissingIds(ask, ids) => format!("ask missing {} of {}", ask.0, ids.len()),
+        SyncOutput::Submit(submission) => {
             let id = submission.event.id;
             let ix = corpus().ix(&id);
-            format!("submit {} #{} ix {ix:?} via {:?}", submission.ticket.0, short(&id.to_string()), submission.via)
+            format!("submit {} #{} ix {ix:?} via {:?}", submission.id.0, short(&id.to_string()), submission.source)
         }
-        Output::Release(session) => format!("release {}", session.0),
-        Output::Remember(Row::Peer(peer)) => format!("remember {}: {:?} {:?}", peer.url, peer.covered, peer.health),
-        Output::Remember(Row::Refused(row)) => format!("remember refused {}", short(&row.id.to_string())),
-        Output::Forget(key) => format!("forget {key:?}"),
-        Output::Note(note) => format!("note {note:?}"),
+        SyncOutput::ReleasePermit(session) => format!("release {}", session.0),
+        SyncOutput::StoreRow(SyncRow::Relay(peer)) => {
+            format!("remember {}: {:?} {:?}", peer.url, peer.covered, peer.health)
+        }
+        SyncOutput::StoreRow(SyncRow::Rejected(row)) => format!("remember refused {}", short(&row.id.to_string())),
+        SyncOutput::DeleteRow(key) => format!("forget {key:?}"),
+        SyncOutput::Note(note) => format!("note {note:?}"),
     }
 }
 
 /// What is said to a relay.
 #[must_use]
-pub fn say(say: &Say) -> String {
+pub fn say(say: &OutgoingMessage) -> String {
     match say {
-        Say::Req(sub, filters) => {
+        OutgoingMessage::Req(sub, filters) => {
             format!("REQ {} {}", sub.0, filters.iter().map(filter).collect::<Vec<_>>().join(" "))
         }
-        Say::NegOpen(sub, one, message) => format!("NEG-OPEN {} {} ({} bytes)", sub.0, filter(one), message.len()),
-        Say::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
+        OutgoingMessage::NegOpen(sub, one, message) => {
+            format!("NEG-OPEN {} {} ({} bytes)", sub.0, filter(one), message.len())
+        }
+        OutgoingMessage::NegMsg(sub, message) => format!("NEG-MSG {} ({} bytes)", sub.0, message.len()),
         other => format!("{other:?}"),
     }
 }
@@ -105,7 +109,7 @@ impl Happening {
             Self::Looks(conn, _) => 4 + conn.0 as u64 * 32,
             Self::Left(conn, _) => 5 + conn.0 as u64 * 32,
             Self::Dialled(node, ..) => 6 + *node as u64 * 32,
-            Self::Checked(_, _, offer) => 7 + offer.submission.ticket.0 * 32,
+            Self::Checked(_, _, offer) => 7 + offer.submission.id.0 * 32,
             Self::Written(node, _) => 8 + *node as u64 * 32,
             Self::Saved(node, _) => 9 + *node as u64 * 32,
             Self::Answers(node, ..) => 10 + *node as u64 * 32,

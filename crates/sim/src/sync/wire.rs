@@ -1,7 +1,7 @@
 //! What goes over the simulated wires, and how many bytes it has on real ones.
 
 use grasp_core::nostr::Filter;
-use grasp_core::sync::io::{Heard, More, Say, Standing, SubId};
+use grasp_core::sync::io::{EoseHint, EventPresence, IncomingMessage, OutgoingMessage, SubscriptionId};
 
 use super::corpus::{Ix, corpus};
 
@@ -9,19 +9,19 @@ use super::corpus::{Ix, corpus};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Frame {
     /// An event, by number, and whether its signature is right.
-    Event(SubId, Ix, Copy),
+    Event(SubscriptionId, Ix, Copy),
     /// All that is stored has been sent.
-    Eose(SubId, Option<More>),
+    Eose(SubscriptionId, Option<EoseHint>),
     /// A subscription has ended.
-    Closed(SubId, String),
+    Closed(SubscriptionId, String),
     /// For people.
     Notice(String),
     /// An answer to something that was published.
     Ok(bool, String),
     /// The next message of a reconciliation.
-    NegMsg(SubId, Vec<u8>),
+    NegMsg(SubscriptionId, Vec<u8>),
     /// A reconciliation has ended.
-    NegErr(SubId, String, Option<u64>),
+    NegErr(SubscriptionId, String, Option<u64>),
     /// A challenge.
     Auth(String),
     /// A pong.
@@ -42,37 +42,37 @@ pub enum Copy {
 impl Frame {
     /// How the machine hears it.
     #[must_use]
-    pub fn heard(&self, standing: Standing) -> Heard {
+    pub fn heard(&self, standing: EventPresence) -> IncomingMessage {
         match self {
-            Self::Event(sub, ix, Copy::Real) => Heard::Event(*sub, corpus().plain(*ix).clone(), standing),
-            Self::Event(sub, ix, Copy::Forged) => Heard::Event(*sub, corpus().forged(*ix).clone(), standing),
-            Self::Eose(sub, more) => Heard::Eose(*sub, *more),
-            Self::Closed(sub, text) => Heard::Closed(*sub, text.clone()),
-            Self::Notice(text) => Heard::Notice(text.clone()),
-            Self::Ok(fine, text) => Heard::Ok(*fine, text.clone()),
-            Self::NegMsg(sub, bytes) => Heard::NegMsg(*sub, bytes.clone()),
-            Self::NegErr(sub, text, most) => Heard::NegErr(*sub, text.clone(), *most),
-            Self::Auth(challenge) => Heard::Auth(challenge.clone()),
-            Self::Pong => Heard::Alive,
-            Self::Garbage => Heard::Nonsense,
+            Self::Event(sub, ix, Copy::Real) => IncomingMessage::Event(*sub, corpus().plain(*ix).clone(), standing),
+            Self::Event(sub, ix, Copy::Forged) => IncomingMessage::Event(*sub, corpus().forged(*ix).clone(), standing),
+            Self::Eose(sub, more) => IncomingMessage::Eose(*sub, *more),
+            Self::Closed(sub, text) => IncomingMessage::Closed(*sub, text.clone()),
+            Self::Notice(text) => IncomingMessage::Notice(text.clone()),
+            Self::Ok(fine, text) => IncomingMessage::Ok(*fine, text.clone()),
+            Self::NegMsg(sub, bytes) => IncomingMessage::NegMsg(*sub, bytes.clone()),
+            Self::NegErr(sub, text, most) => IncomingMessage::NegErr(*sub, text.clone(), *most),
+            Self::Auth(challenge) => IncomingMessage::Auth(challenge.clone()),
+            Self::Pong => IncomingMessage::Alive,
+            Self::Garbage => IncomingMessage::Invalid,
         }
     }
 }
 
 /// How many bytes a message of ours has.
 #[must_use]
-pub fn bytes(say: &Say) -> usize {
+pub fn bytes(say: &OutgoingMessage) -> usize {
     match say {
-        Say::Req(sub, filters) => {
+        OutgoingMessage::Req(sub, filters) => {
             r#"["REQ",""]"#.len() + digits(sub.0) + filters.iter().map(filter_bytes).sum::<usize>() + filters.len()
         }
-        Say::Close(sub) => r#"["CLOSE",""]"#.len() + digits(sub.0),
-        Say::NegOpen(sub, filter, message) => {
+        OutgoingMessage::Close(sub) => r#"["CLOSE",""]"#.len() + digits(sub.0),
+        OutgoingMessage::NegOpen(sub, filter, message) => {
             r#"["NEG-OPEN","",,""]"#.len() + digits(sub.0) + filter_bytes(filter) + 2 * message.len()
         }
-        Say::NegMsg(sub, message) => r#"["NEG-MSG","",""]"#.len() + digits(sub.0) + 2 * message.len(),
-        Say::NegClose(sub) => r#"["NEG-CLOSE",""]"#.len() + digits(sub.0),
-        Say::Auth(_) => 600,
+        OutgoingMessage::NegMsg(sub, message) => r#"["NEG-MSG","",""]"#.len() + digits(sub.0) + 2 * message.len(),
+        OutgoingMessage::NegClose(sub) => r#"["NEG-CLOSE",""]"#.len() + digits(sub.0),
+        OutgoingMessage::Auth(_) => 600,
     }
 }
 
@@ -127,9 +127,12 @@ mod tests {
             let text = filter.to_json();
             assert_eq!(filter_bytes(&filter), text.len(), "{text}");
             let req = format!(r#"["REQ","17",{text},{text}]"#);
-            assert_eq!(bytes(&Say::Req(SubId(17), vec![filter.clone(), filter.clone()])), req.len());
+            assert_eq!(
+                bytes(&OutgoingMessage::Req(SubscriptionId(17), vec![filter.clone(), filter.clone()])),
+                req.len()
+            );
             let open = format!(r#"["NEG-OPEN","5",{text},"61"]"#);
-            assert_eq!(bytes(&Say::NegOpen(SubId(5), filter, vec![0x61])), open.len());
+            assert_eq!(bytes(&OutgoingMessage::NegOpen(SubscriptionId(5), filter, vec![0x61])), open.len());
         }
     }
 }

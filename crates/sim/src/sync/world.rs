@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use grasp_core::nostr::Filter;
 use grasp_core::nostr::event::EventId;
 use grasp_core::repo::RepoId;
-use grasp_core::state_machine::Machine;
-use grasp_core::sync::io::{AskId, Heard, Input, Loss, Say, Session, Standing};
-use grasp_core::sync::relay_limits::Terms;
+use grasp_core::state_machine::StateMachine;
+use grasp_core::sync::io::{
+    DisconnectReason, EventPresence, IncomingMessage, OutgoingMessage, QueryId, SessionId, SyncInput,
+};
+use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::connection::{Conn, Parcel, Wire};
@@ -32,13 +34,13 @@ pub enum Happening {
     /// The first frame on its way to a node arrives.
     Arrives(ConnId),
     /// A message reaches a relay.
-    Reaches(ConnId, Say),
+    Reaches(ConnId, OutgoingMessage),
     /// A relay looks at a message.
-    Looks(ConnId, Say),
+    Looks(ConnId, OutgoingMessage),
     /// Bytes have left a node.
     Left(ConnId, usize),
     /// An attempt to connect ends.
-    Dialled(usize, u32, Session, Option<usize>),
+    Dialled(usize, u32, SessionId, Option<usize>),
     /// A signature has been checked.
     Checked(usize, u32, Box<Offer>),
     /// A batch is on disk.
@@ -54,7 +56,7 @@ pub enum Happening {
     /// The git data of an event comes to a node.
     DataComes(usize, Ix),
     /// A connection ends without a word.
-    Breaks(ConnId, Loss),
+    Breaks(ConnId, DisconnectReason),
     /// Something goes wrong, or right again.
     Fault(Box<Fault>),
 }
@@ -65,9 +67,9 @@ pub enum Question {
     /// The roots of a repository.
     Roots(RepoId),
     /// What is here that matches.
-    Ids(AskId, Filter),
+    Ids(QueryId, Filter),
     /// What of this is not here.
-    Missing(AskId, Vec<EventId>),
+    Missing(QueryId, Vec<EventId>),
 }
 
 /// The world.
@@ -161,7 +163,7 @@ impl World {
     }
 
     /// Tells a node's machine something, and does what it wants.
-    pub fn tell(&mut self, node: usize, input: Input) {
+    pub fn tell(&mut self, node: usize, input: SyncInput) {
         let now = self.now;
         if self.nodes[node].syncer.is_none() {
             return;
@@ -203,7 +205,7 @@ impl World {
     pub fn plan_alarm(&mut self, node: usize, which: usize) {
         let it = &mut self.nodes[node];
         let Some(syncer) = &it.syncer else { return };
-        let alarm = if which == 0 { syncer.alarm() } else { it.house.registrar().alarm() };
+        let alarm = if which == 0 { syncer.alarm() } else { it.house.admission().alarm() };
         let Some((moment, _)) = alarm else { return };
         let at = it.time_of(moment).max(self.now);
         if it.alarms[which].is_none_or(|planned| planned > at) {
@@ -242,7 +244,7 @@ impl World {
         self.plan_alarm(node, 0);
     }
 
-    fn reach(&mut self, conn: ConnId, say: Say) {
+    fn reach(&mut self, conn: ConnId, say: OutgoingMessage) {
         let relay = self.conns[conn.0].relay;
         match self.relays[relay].lag(&say) {
             0 => self.look(conn, &say),
@@ -250,7 +252,7 @@ impl World {
         }
     }
 
-    fn look(&mut self, conn: ConnId, say: &Say) {
+    fn look(&mut self, conn: ConnId, say: &OutgoingMessage) {
         if self.conns[conn.0].state != Wire::Open {
             return;
         }
@@ -268,7 +270,7 @@ impl World {
         }
         if answer.hangs_up {
             self.relays[relay].part(conn);
-            self.send(conn, travel, Parcel::End(Loss::Ended));
+            self.send(conn, travel, Parcel::End(DisconnectReason::Ended));
             self.conns[conn.0].state = Wire::Closed;
         }
     }
@@ -315,10 +317,10 @@ impl World {
                     _ => None,
                 };
                 known.map(|ix| self.nodes[node].judged.insert(ix));
-                frame.heard(if known.is_some() { Standing::Known } else { Standing::New })
+                frame.heard(if known.is_some() { EventPresence::Known } else { EventPresence::New })
             }
         };
-        if matches!(heard, Heard::Event(_, _, Standing::New)) && !self.nodes[node].take_permit(session) {
+        if matches!(heard, IncomingMessage::Event(_, _, EventPresence::New)) && !self.nodes[node].take_permit(session) {
             self.stall(id);
             return;
         }
@@ -328,7 +330,7 @@ impl World {
             conn.planned = true;
             self.queue.plan((*at).max(now), Happening::Arrives(id));
         }
-        self.tell(node, Input::Heard(session, heard));
+        self.tell(node, SyncInput::Message(session, heard));
     }
 
     /// A connection is not read until there is a permit. Some relays do not wait for that.
@@ -352,14 +354,14 @@ impl World {
     }
 
     /// Tells a node that a connection is no more.
-    pub fn down(&mut self, node: usize, session: Session, loss: Loss) {
+    pub fn down(&mut self, node: usize, session: SessionId, loss: DisconnectReason) {
         self.nodes[node].sessions.remove(&session);
         self.pong_elsewhere(node);
-        self.tell(node, Input::Down(session, loss));
+        self.tell(node, SyncInput::Disconnected(session, loss));
     }
 
     /// A connection breaks: what is on the way is lost.
-    pub fn breaks(&mut self, id: ConnId, loss: Loss) {
+    pub fn breaks(&mut self, id: ConnId, loss: DisconnectReason) {
         let conn = &mut self.conns[id.0];
         let over = std::mem::replace(&mut conn.state, Wire::Closed) == Wire::Closed;
         conn.inward.clear();
@@ -370,14 +372,14 @@ impl World {
         }
     }
 
-    fn dialled(&mut self, node: usize, life: u32, session: Session, relay: Option<usize>) {
+    fn dialled(&mut self, node: usize, life: u32, session: SessionId, relay: Option<usize>) {
         let it = &mut self.nodes[node];
         if !it.lives(life) || !it.dialling.remove(&session) {
             return;
         }
         let Some(relay) = relay.filter(|relay| self.is_reachable(node, *relay)) else {
             self.pong_elsewhere(node);
-            self.tell(node, Input::Down(session, Loss::Unreachable));
+            self.tell(node, SyncInput::Disconnected(session, DisconnectReason::Unreachable));
             return;
         };
         let id = ConnId(self.conns.len());
@@ -385,15 +387,15 @@ impl World {
         self.nodes[node].sessions.insert(session, id);
         let greeting = self.relays[relay].greet(id);
         let stated = self.relays[relay].persona.stated(self.relays[relay].sessions);
-        let terms = self.relays[relay].document().and_then(|text| Terms::parse(&text));
+        let nip11 = self.relays[relay].document().and_then(|text| Nip11Info::parse(&text));
         self.watches[node].stated(session, stated, relay);
         if self.relays[relay].persona.restless > 0 {
             let restless = self.relays[relay].persona.restless;
             let delay = self.between(restless / 4, restless * 2);
-            self.after(delay, Happening::Breaks(id, Loss::Ended));
+            self.after(delay, Happening::Breaks(id, DisconnectReason::Ended));
         }
         self.reply(id, greeting);
-        self.tell(node, Input::Up(session, terms));
+        self.tell(node, SyncInput::Connected(session, nip11));
     }
 
     /// Whether a node that dials a relay now gets through.
@@ -431,7 +433,7 @@ impl World {
             let conn = &self.conns[id.0];
             let (session, state) = (conn.session, conn.state);
             if state == Wire::Open {
-                self.tell(node, Input::Heard(session, Heard::Alive));
+                self.tell(node, SyncInput::Message(session, IncomingMessage::Alive));
             }
         }
     }
@@ -441,10 +443,10 @@ impl World {
     /// Others have been heard within the last half minute, as pongs come, when it matters whether they were.
     fn pong_elsewhere(&mut self, node: usize) {
         let open = |conn: &&ConnId| self.conns[conn.0].state == Wire::Open;
-        let others: Vec<Session> =
+        let others: Vec<SessionId> =
             self.nodes[node].sessions.values().filter(open).take(2).map(|conn| self.conns[conn.0].session).collect();
         for session in others {
-            self.tell(node, Input::Heard(session, Heard::Alive));
+            self.tell(node, SyncInput::Message(session, IncomingMessage::Alive));
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use grasp_core::nostr::PublicKey;
 use grasp_core::sync::SyncConfig;
-use grasp_core::sync::fault_injection::Flaw;
-use grasp_core::sync::io::Order;
+use grasp_core::sync::fault_injection::SyncFault;
+use grasp_core::sync::io::RelayCommand;
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::corpus::{EPOCH, Ix, corpus};
@@ -33,7 +33,7 @@ const EVENTS: usize = 500;
 impl World {
     /// The world of a seed.
     #[must_use]
-    pub fn born(seed: u64, flaw: Option<Flaw>, trace: Trace) -> Self {
+    pub fn born(seed: u64, flaw: Option<SyncFault>, trace: Trace) -> Self {
         let mut chance = Chance::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x7361_6c74);
         let nodes = if seed % 5 == 4 { 2 + chance.below(2) } else { 1 };
         let present = 4 + chance.below(RELAYS - 3);
@@ -96,7 +96,7 @@ impl World {
         world
     }
 
-    fn config(&mut self, node: usize, flaw: Option<Flaw>) -> SyncConfig {
+    fn config(&mut self, node: usize, flaw: Option<SyncFault>) -> SyncConfig {
         let mut bootstrap = Vec::new();
         if self.chance.below(10) < 7 {
             // One that is there: a world in which nobody is has nothing to tell.
@@ -108,14 +108,14 @@ impl World {
             service: repo_history::service(node),
             instance: format!("instance-{node}"),
             bootstrap,
-            window_millis: 5_000,
+            batch_window_millis: 5_000,
             values_per_filter: if self.chance.one_in(3) { 10 } else { 100 },
-            negentropy: !self.chance.one_in(12),
+            use_negentropy: !self.chance.one_in(12),
             backoff: Default::default(),
-            refused: Default::default(),
+            rejected: Default::default(),
             epoch: 1,
             seed: self.chance.draw(),
-            flaw,
+            fault: flaw,
         }
     }
 
@@ -330,13 +330,13 @@ impl World {
     fn orders(&mut self, node: usize, relay: usize, begin: Time, end: Time) {
         let Some(url) = RelayUrl::parse(&repo_history::relay_url(relay)) else { return };
         let (first, then) = match self.chance.below(4) {
-            0 | 1 => (Order::Pause(url.clone()), Some(Order::Resume(url))),
-            2 => (Order::Retry(url.clone()), Some(Order::Reconcile(url))),
-            _ => (Order::Forget(url), None),
+            0 | 1 => (RelayCommand::Pause(url.clone()), Some(RelayCommand::Resume(url))),
+            2 => (RelayCommand::Retry(url.clone()), Some(RelayCommand::Reconcile(url))),
+            _ => (RelayCommand::Forget(url), None),
         };
-        self.queue.plan(begin, Happening::Fault(Box::new(Fault::Order(node, first))));
+        self.queue.plan(begin, Happening::Fault(Box::new(Fault::Command(node, first))));
         if let Some(then) = then {
-            self.queue.plan(end, Happening::Fault(Box::new(Fault::Order(node, then))));
+            self.queue.plan(end, Happening::Fault(Box::new(Fault::Command(node, then))));
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use grasp_core::admission::git_job::Parcel;
-use grasp_core::admission::io::{Arrival, Delivery, Input, Push, PushId};
-use grasp_core::admission::push::{Command, Permit, PushRefusal};
+use grasp_core::admission::git_job::ReceivedPack;
+use grasp_core::admission::io::{AdmissionInput, PushId, ReceivedPush, ReceivedUpload, RequestedPush};
+use grasp_core::admission::push::{PushCommand, PushPermit, PushRejection};
 use grasp_core::nostr::EventId;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use super::transaction::Batch;
 use super::{Crashed, House};
@@ -16,7 +16,7 @@ use crate::git_model::{Oids, is_branch_or_tag, pull_ref};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// Where to.
-    pub site: Site,
+    pub repo_path: RepoPath,
     /// Where refs should stand; `None` deletes.
     pub refs: BTreeMap<String, Option<String>>,
     /// The objects that the client has.
@@ -28,13 +28,13 @@ pub struct Wish {
 }
 
 /// A push that was asked for, and the answer.
-pub(super) type Asked = (PushId, Result<Permit, PushRefusal>);
+pub(super) type Asked = (PushId, Result<PushPermit, PushRejection>);
 
 impl Wish {
     /// A push to a site that changes nothing yet.
     #[must_use]
-    pub fn new(site: Site) -> Self {
-        Self { site, refs: BTreeMap::new(), brings: Oids::new(), network: None, bytes: 1_000 }
+    pub fn new(repo_path: RepoPath) -> Self {
+        Self { repo_path, refs: BTreeMap::new(), brings: Oids::new(), network: None, bytes: 1_000 }
     }
 
     /// A ref should stand here. The object is brought.
@@ -73,15 +73,15 @@ impl Wish {
 }
 
 /// What came of a push.
-pub type Pushed = Result<(), PushRefusal>;
+pub type Pushed = Result<(), PushRejection>;
 
 /// A push that is under way.
 #[derive(Debug)]
 pub(super) struct Ongoing {
     wish: Wish,
-    push: Push,
-    permit: Option<Result<Permit, PushRefusal>>,
-    parcels: Vec<Parcel>,
+    push: RequestedPush,
+    permit: Option<Result<PushPermit, PushRejection>>,
+    received_packs: Vec<ReceivedPack>,
     arrived: bool,
     done: Option<Pushed>,
 }
@@ -118,29 +118,29 @@ impl House {
 
     /// Asks whether a push may happen. Nothing is asked if nothing would change.
     pub fn ask(&mut self, wish: &Wish) -> Result<Option<Asked>, Crashed> {
-        let here = self.refs(&wish.site);
+        let here = self.refs(&wish.repo_path);
         let command = |(name, new): (&String, &Option<String>)| {
             let old = here.get(name).cloned();
-            (old != *new).then(|| Command { name: name.clone(), old, new: new.clone() })
+            (old != *new).then(|| PushCommand { name: name.clone(), old, new: new.clone() })
         };
-        let commands: Vec<Command> = wish.refs.iter().filter_map(command).collect();
+        let commands: Vec<PushCommand> = wish.refs.iter().filter_map(command).collect();
         if commands.is_empty() {
             return Ok(None);
         }
         self.next_push += 1;
         let id = PushId(self.next_push);
-        let push = Push { id, site: wish.site.clone(), commands, network: wish.network.clone() };
+        let push = RequestedPush { id, repo_path: wish.repo_path.clone(), commands, network: wish.network.clone() };
         let ongoing = Ongoing {
             wish: wish.clone(),
             push: push.clone(),
             permit: None,
-            parcels: Vec::new(),
+            received_packs: Vec::new(),
             arrived: false,
             done: None,
         };
         self.pushes.insert(id, ongoing);
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::PushAsked(push));
+        self.tell(&mut batch, AdmissionInput::PushRequested(push));
         self.conclude(batch)?;
         let permit = self.pushes.get(&id).and_then(|push| push.permit.clone());
         Ok(Some((id, permit.expect("every wish is answered in its own batch"))))
@@ -150,35 +150,47 @@ impl House {
     pub fn arrive(&mut self, id: PushId) -> Result<Option<Pushed>, Crashed> {
         let Some(Ongoing { wish, push, permit: Some(Ok(permit)), .. }) = self.pushes.get(&id) else { return Ok(None) };
         let (wish, push, permit) = (wish.clone(), push.clone(), permit.clone());
-        let (lenders, checked) = (self.lenders(&wish.site), Some(self.git.prunings()));
-        let here = self.git.read(&wish.site, &lenders);
-        let lenders: Vec<Site> = lenders.into_iter().collect();
+        let (alternates, checked) = (self.alternates(&wish.repo_path), Some(self.git.prunings()));
+        let here = self.git.read(&wish.repo_path, &alternates);
+        let alternates: Vec<RepoPath> = alternates.into_iter().collect();
         let tips: Vec<&String> = push.commands.iter().filter_map(|command| command.new.as_ref()).collect();
         let all: Oids = wish.brings.union(&here).cloned().collect();
         if !tips.iter().all(|tip| self.git.is_complete(tip, &all)) {
-            return Ok(Some(Err(PushRefusal::Failed("the pack is not connected".to_owned()))));
+            return Ok(Some(Err(PushRejection::Failed("the pack is not connected".to_owned()))));
         }
         let new = |oids: Oids| -> Oids { oids.into_iter().filter(|oid| !here.contains(oid)).collect() };
         let branches = push.commands.iter().filter(|command| is_branch_or_tag(&command.name));
-        let signed = branches.filter_map(|command| command.new.as_ref()).chain(permit.pulls.iter().map(|(_, tip)| tip));
+        let signed =
+            branches.filter_map(|command| command.new.as_ref()).chain(permit.pull_requests.iter().map(|(_, tip)| tip));
         let needed = new(signed.flat_map(|tip| self.git.closure(tip)).collect());
         self.brought.extend(needed.iter().cloned());
-        let parcel = (!needed.is_empty()).then(|| self.git.receive(needed));
+        let received_pack = (!needed.is_empty()).then(|| self.git.receive(needed));
         let mut uploads = Vec::new();
         for (event, tip) in &permit.uploads {
             let needed = new(self.git.closure(tip));
             self.uploaded.push((*event, tip.clone(), needed.clone()));
-            let parcel = self.git.receive(needed);
-            uploads.push(Delivery { event: *event, tip: tip.clone(), parcel, bytes: wish.bytes });
+            let received_pack = self.git.receive(needed);
+            uploads.push(ReceivedUpload { event: *event, tip: tip.clone(), received_pack, bytes: wish.bytes });
         }
-        let bytes = if parcel.is_some() { wish.bytes } else { 0 };
-        let parcels = parcel.iter().cloned().chain(uploads.iter().map(|upload| upload.parcel.clone())).collect();
+        let bytes = if received_pack.is_some() { wish.bytes } else { 0 };
+        let received_packs =
+            received_pack.iter().cloned().chain(uploads.iter().map(|upload| upload.received_pack.clone())).collect();
         if let Some(ongoing) = self.pushes.get_mut(&id) {
-            (ongoing.parcels, ongoing.arrived) = (parcels, true);
+            (ongoing.received_packs, ongoing.arrived) = (received_packs, true);
         }
         self.tick()?;
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::PushArrived(Arrival { push, parcel, uploads, lenders, checked, bytes }));
+        self.tell(
+            &mut batch,
+            AdmissionInput::PushReceived(ReceivedPush {
+                push,
+                received_pack,
+                uploads,
+                alternates,
+                checked_prune_count: checked,
+                bytes,
+            }),
+        );
         self.conclude(batch)?;
         Ok(None)
     }
@@ -212,11 +224,11 @@ impl House {
             return Ok(());
         }
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::PushEnded(id));
+        self.tell(&mut batch, AdmissionInput::PushEnded(id));
         self.conclude(batch).map(|_| ())
     }
 
-    pub(super) fn permit(&mut self, id: PushId, result: Result<Permit, PushRefusal>) {
+    pub(super) fn permit(&mut self, id: PushId, result: Result<PushPermit, PushRejection>) {
         let push = self.pushes.get_mut(&id).expect("somebody asked");
         assert_eq!(push.permit.replace(result), None, "{id:?} was permitted twice");
     }
@@ -226,13 +238,13 @@ impl House {
         assert!(push.arrived, "{id:?} is answered before it has come");
         assert_eq!(push.done.replace(result), None, "{id:?} was answered twice");
         self.answered = true;
-        for parcel in std::mem::take(&mut push.parcels) {
-            self.git.discard(&parcel);
+        for received_pack in std::mem::take(&mut push.received_packs) {
+            self.git.discard(&received_pack);
         }
     }
 
     pub(super) fn turn_away_push(&mut self, id: PushId) {
-        let failed = || PushRefusal::Failed("the store cannot write".to_owned());
+        let failed = || PushRejection::Failed("the store cannot write".to_owned());
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if push.permit.is_none() {
             push.permit = Some(Err(failed()));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use grasp_core::admission::io::Source;
-use grasp_core::nostr::{Refusal, Signed, Verdict};
+use grasp_core::admission::io::EventSource;
+use grasp_core::nostr::{Decision, Rejection, SignedEvent};
 use grasp_core::time::Now;
 
 use super::House;
@@ -18,20 +18,20 @@ impl House {
     }
 
     /// Offers several events in one batch.
-    pub fn submit_all(&mut self, offers: &[(Arc<Signed>, Source)]) -> Vec<Verdict> {
+    pub fn submit_all(&mut self, offers: &[(Arc<SignedEvent>, EventSource)]) -> Vec<Decision> {
         let mut batch = Batch::default();
         let judged = offers.iter().map(|(event, source)| self.judge(&mut batch, event, source.clone()));
-        let verdicts: Vec<Verdict> = judged.collect();
+        let verdicts: Vec<Decision> = judged.collect();
         let committed = self.conclude(batch).expect("no end was planned");
         self.rest().expect("no end was planned");
-        if committed { verdicts } else { verdicts.iter().map(|_| Verdict::Refuse(Refusal::StoreFailed)).collect() }
+        if committed { verdicts } else { verdicts.iter().map(|_| Decision::Reject(Rejection::StoreFailed)).collect() }
     }
 
     /// Another house with the same disk: what it does has no consequences here.
     #[must_use]
     pub fn fork(&self) -> Self {
         let (memory, git): (Memory, Git) = (self.memory.clone(), self.git.clone());
-        let rules = self.registrar.rules().clone();
+        let rules = self.admission.policy().clone();
         let mut fork = Self { memory, git, now: self.now, lawless: true, ..Self::new(rules) };
         fork.authors.clone_from(&self.authors);
         fork.rebuild().expect("no end was planned");

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use grasp_core::admission::Registrar;
-use grasp_core::admission::git_job::{Order, Outcome, Work};
-use grasp_core::admission::io::Input;
-use grasp_core::admission::moderation::Sweep;
-use grasp_core::admission::policy::Rules;
-use grasp_core::admission::policy::lists::Lists;
+use grasp_core::admission::Admission;
+use grasp_core::admission::git_job::{GitJob, GitJobOutcome, GitOperation};
+use grasp_core::admission::io::AdmissionInput;
+use grasp_core::admission::moderation::ModerationScan;
+use grasp_core::admission::policy::AdmissionPolicy;
+use grasp_core::admission::policy::lists::ModerationLists;
 use grasp_core::limits;
-use grasp_core::state_machine::Machine;
-use grasp_core::time::Moment;
+use grasp_core::state_machine::StateMachine;
+use grasp_core::time::MonoTime;
 
 use super::transaction::Batch;
 use super::{Crashed, House, View};
@@ -26,7 +26,7 @@ impl House {
 
     /// A new process begins with what the old one has left on disk, if that does not end, too.
     pub fn boot(&mut self) -> Result<(), Crashed> {
-        self.now.mono = Moment(0);
+        self.now.mono = MonoTime(0);
         self.rules.0 = self.rules.1.clone();
         self.memory.restart();
         self.running.clear();
@@ -39,38 +39,38 @@ impl House {
 
     /// Reads everything back, as at boot and after a failed commit.
     pub(super) fn rebuild(&mut self) -> Result<(), Crashed> {
-        self.registrar = Registrar::new(self.rules.0.clone());
+        self.admission = Admission::new(self.rules.0.clone());
         for restored in self.memory.restored() {
-            self.registrar.handle(self.now, Input::Restored(restored));
+            self.admission.handle(self.now, AdmissionInput::Restored(restored));
         }
         if self.told.is_empty() {
             let names = self.hosted().into_iter().map(|repo| repo.identifier);
             self.told = names.map(|name| (name.clone(), self.followed(&name))).collect();
         }
-        let kept: BTreeSet<u64> = self.registrar.uploads().map(|upload| upload.parcel).collect();
+        let kept: BTreeSet<u64> = self.admission.uploads().map(|upload| upload.folder).collect();
         self.git.restart(&kept);
         let view = |folder: &Folder| View { refs: folder.refs.clone(), exists: true };
-        self.shown = self.git.sites().map(|(site, folder)| (site.clone(), view(folder))).collect();
+        self.shown = self.git.folders().map(|(repo_path, folder)| (repo_path.clone(), view(folder))).collect();
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::Ready);
-        self.registrar.wake(self.now);
+        self.tell(&mut batch, AdmissionInput::Ready);
+        self.admission.wake(self.now);
         self.drain(&mut batch);
         if self.conclude(batch)? { self.sweep() } else { Ok(()) }
     }
 
     /// The operator has other lists. Whatever follows from it is done.
-    pub fn rule(&mut self, lists: Lists) {
+    pub fn rule(&mut self, lists: ModerationLists) {
         self.try_rule(lists).expect("no end was planned");
     }
 
     /// The operator has other lists, if the world does not end before everything that follows from it is done. A process
     /// that begins anew begins with these. False if nothing could be written: then they are told again.
-    pub fn try_rule(&mut self, lists: Lists) -> Result<bool, Crashed> {
+    pub fn try_rule(&mut self, lists: ModerationLists) -> Result<bool, Crashed> {
         self.answered = false;
-        let rules = Rules { lists: Arc::new(lists), ..self.rules.0.clone() };
+        let rules = AdmissionPolicy { lists: Arc::new(lists), ..self.rules.0.clone() };
         self.rules.1 = rules.clone();
         let mut batch = Batch::default();
-        self.tell(&mut batch, Input::Rules(Arc::new(rules.clone())));
+        self.tell(&mut batch, AdmissionInput::PolicyChanged(Arc::new(rules.clone())));
         let committed = self.conclude(batch)?;
         if committed {
             self.rules.0 = rules;
@@ -84,16 +84,17 @@ impl House {
     /// Looks up what has no place here any more, an event at a time, and lets repositories be looked at again that are to
     /// be.
     fn sweep(&mut self) -> Result<(), Crashed> {
-        let mut sweep = Sweep::of(&self.registrar.rules().lists);
+        let mut sweep = ModerationScan::new(&self.admission.policy().lists);
         loop {
-            let review = self.registrar.alarm().is_some_and(|(_, why)| why == "there are other rules");
-            if !review && sweep.is_over(&self.registrar) {
+            let review =
+                self.admission.alarm().is_some_and(|(_, why)| why == "repositories are reviewed after a policy change");
+            if !review && sweep.is_done(&self.admission) {
                 return Ok(());
             }
             let mut batch = Batch::default();
-            self.registrar.wake(self.now);
+            self.admission.wake(self.now);
             self.drain(&mut batch);
-            let Ok(inputs) = sweep.next(&self.registrar, &self.memory, 1);
+            let Ok(inputs) = sweep.next_inputs(&self.admission, &self.memory, 1);
             for input in inputs {
                 self.tell(&mut batch, input);
             }
@@ -109,7 +110,7 @@ impl House {
 
     /// The orders that are under way.
     #[must_use]
-    pub fn running(&self) -> &VecDeque<Order> {
+    pub fn running(&self) -> &VecDeque<GitJob> {
         &self.running
     }
 
@@ -125,24 +126,24 @@ impl House {
     /// Lets an order that is under way fail where it stands.
     pub fn fail(&mut self, nth: usize) -> Result<(), Crashed> {
         self.ailing = true;
-        self.report(nth, Outcome::Failed("the disk is full".to_owned()))
+        self.report(nth, GitJobOutcome::Failed("the disk is full".to_owned()))
     }
 
-    fn report(&mut self, nth: usize, outcome: Outcome) -> Result<(), Crashed> {
+    fn report(&mut self, nth: usize, outcome: GitJobOutcome) -> Result<(), Crashed> {
         let Some(order) = self.running.remove(nth) else { return Ok(()) };
         let mut batch = Batch::default();
-        let folder = self.git.site(&order.site);
+        let folder = self.git.folder(&order.repo_path);
         let view = folder.map(|folder| View { refs: folder.refs.clone(), exists: true }).unwrap_or_default();
-        batch.refs.push((order.site.clone(), view));
-        if let (Work::Align(align), Outcome::Aligned(aligned)) = (&order.work, &outcome)
+        batch.refs.push((order.repo_path.clone(), view));
+        if let (GitOperation::Align(align), GitJobOutcome::Aligned(aligned)) = (&order.operation, &outcome)
             && let Some(best) = align.candidates.first()
         {
             match aligned.chosen == Some(best.event) {
-                true => self.behind.remove(&order.site),
-                false => self.behind.insert(order.site.clone()),
+                true => self.behind.remove(&order.repo_path),
+                false => self.behind.insert(order.repo_path.clone()),
             };
         }
-        self.tell(&mut batch, Input::Ordered(order.id, outcome));
+        self.tell(&mut batch, AdmissionInput::GitJobDone(order.id, outcome));
         self.conclude(batch).map(|_| ())
     }
 
@@ -168,11 +169,11 @@ impl House {
             if self.notes().is_empty() {
                 break;
             }
-            self.advance(limits::ORDER_RETRY_SECS);
+            self.advance(limits::GIT_JOB_RETRY_SECS);
         }
         self.ailing = false;
         // What failed and left no note is tried once more, too.
-        self.advance(limits::ORDER_RETRY_SECS);
+        self.advance(limits::GIT_JOB_RETRY_SECS);
         self.work().expect("no end is planned");
     }
 }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use grasp_core::admission::git_job::{Order, Parcel};
-use grasp_core::admission::io::{Found, Input, Output, PushId, Question, Ticket, Told, Write};
-use grasp_core::admission::push::{Permit, PushRefusal};
-use grasp_core::disk_budget::Weight;
-use grasp_core::nostr::{EventId, Verdict, supersedes};
+use grasp_core::admission::git_job::{GitJob, ReceivedPack};
+use grasp_core::admission::io::{
+    AdmissionInput, AdmissionOutput, PushId, RepoLookup, RepoLookupResult, StoreWrite, StoredEvent, SubmissionId,
+};
+use grasp_core::admission::push::{PushPermit, PushRejection};
+use grasp_core::disk_budget::GitUsage;
+use grasp_core::nostr::{Decision, EventId, supersedes};
 use grasp_core::repo::pull_request::PullRequest;
-use grasp_core::repo::{Identifier, Site};
-use grasp_core::state_machine::Machine;
+use grasp_core::repo::{Identifier, RepoPath};
+use grasp_core::state_machine::StateMachine;
 
 use super::{Crashed, Fate, House, View};
 use crate::git_model::Folder;
@@ -18,97 +20,104 @@ use crate::store_contract::Shelf;
 /// What a batch leads to once it is on disk.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) replies: Vec<(Ticket, Verdict)>,
-    permits: Vec<(PushId, Result<Permit, PushRefusal>)>,
-    done: Vec<(PushId, Result<(), PushRefusal>)>,
-    orders: Vec<Order>,
-    discards: Vec<Parcel>,
+    pub(super) replies: Vec<(SubmissionId, Decision)>,
+    permits: Vec<(PushId, Result<PushPermit, PushRejection>)>,
+    done: Vec<(PushId, Result<(), PushRejection>)>,
+    orders: Vec<GitJob>,
+    discards: Vec<ReceivedPack>,
     /// Names whose bells for sync rang.
     interest: BTreeSet<Identifier>,
     /// Refs that have changed on disk and may be seen after the commit.
-    pub(super) refs: Vec<(Site, View)>,
+    pub(super) refs: Vec<(RepoPath, View)>,
 }
 
 impl House {
     /// Tells the registrar something inside the batch.
-    pub(super) fn tell(&mut self, batch: &mut Batch, input: Input) {
-        self.registrar.handle(self.now, input);
+    pub(super) fn tell(&mut self, batch: &mut Batch, input: AdmissionInput) {
+        self.admission.handle(self.now, input);
         self.drain(batch);
         for summary in self.memory.removed_pulls() {
-            self.registrar.handle(self.now, Input::Purged(summary));
+            self.admission.handle(self.now, AdmissionInput::PullRequestPurged(summary));
             self.drain(batch);
         }
     }
 
     /// Does what the registrar wants done inside the batch and remembers the rest.
     pub(super) fn drain(&mut self, batch: &mut Batch) {
-        while let Some(output) = self.registrar.poll() {
+        while let Some(output) = self.admission.poll() {
             match output {
-                Output::Write(write) => self.write(&write),
-                Output::Reply(ticket, verdict) => batch.replies.push((ticket, verdict)),
-                Output::Pass(event) => self.passed.push(event),
-                Output::Ask(question) => {
-                    let told = self.answer(batch, &question);
-                    self.registrar.handle(self.now, Input::Told(told));
+                AdmissionOutput::Write(write) => self.write(&write),
+                AdmissionOutput::Reply(ticket, verdict) => batch.replies.push((ticket, verdict)),
+                AdmissionOutput::Broadcast(event) => self.passed.push(event),
+                AdmissionOutput::Lookup(lookup) => {
+                    let result = self.answer(batch, &lookup);
+                    self.admission.handle(self.now, AdmissionInput::LookupDone(result));
                 }
-                Output::Permit(push, result) => batch.permits.push((push, result)),
-                Output::PushDone(push, result) => batch.done.push((push, result)),
-                Output::Order(order) => batch.orders.push(order),
-                Output::Discard(parcel) => batch.discards.push(parcel),
-                Output::Hosting(_) | Output::Adopted(_) => {}
-                Output::Interest(identifier) => {
+                AdmissionOutput::PushDecision(push, result) => batch.permits.push((push, result)),
+                AdmissionOutput::PushDone(push, result) => batch.done.push((push, result)),
+                AdmissionOutput::GitJob(order) => batch.orders.push(order),
+                AdmissionOutput::DiscardPack(received_pack) => batch.discards.push(received_pack),
+                AdmissionOutput::HostingChanged(_) | AdmissionOutput::PackAdopted(_) => {}
+                AdmissionOutput::RepoNeedsChanged(identifier) => {
                     self.bells.0.insert(identifier.clone());
                     batch.interest.insert(identifier);
                 }
-                Output::Quarry(identifier) => drop(self.bells.1.insert(identifier)),
+                AdmissionOutput::WantedGitDataChanged(identifier) => drop(self.bells.1.insert(identifier)),
             }
         }
     }
 
     /// What a site and the others of its owner weigh, a byte for each object.
-    fn weigh(&self, question: &Question) -> Weight {
-        if !question.weigh {
-            return Weight::default();
+    fn weigh(&self, lookup: &RepoLookup) -> GitUsage {
+        if !lookup.measure_disk {
+            return GitUsage::default();
         }
         let bytes = |folder: &Folder| folder.pool.len() as u64;
-        let own = self.git.sites().filter(|(site, _)| site.repo().owner == question.site.repo().owner);
-        Weight {
-            repository: self.git.site(&question.site).map_or(0, bytes),
-            key: own.map(|(_, folder)| bytes(folder)).sum(),
+        let own = self.git.folders().filter(|(repo_path, _)| repo_path.repo().owner == lookup.repo_path.repo().owner);
+        GitUsage {
+            repository_bytes: self.git.folder(&lookup.repo_path).map_or(0, bytes),
+            owner_bytes: own.map(|(_, folder)| bytes(folder)).sum(),
         }
     }
 
     /// What the store, with the open batch, and the refs say.
-    fn answer(&mut self, batch: &Batch, question: &Question) -> Told {
-        let fresh = batch.refs.iter().rev().find(|(site, _)| *site == question.site).map(|(_, view)| view);
-        let View { refs, exists } = fresh.or(self.shown.get(&question.site)).cloned().unwrap_or_default();
-        let pulls = refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/"));
-        let pulls: Vec<_> = pulls.filter(|_| question.strays).filter_map(EventId::from_hex).collect();
-        let strays = pulls.into_iter().filter(|id| !self.memory.is_known(*id)).collect();
-        let mut told = Told { exists, refs, strays, weight: self.weigh(question), ..Told::default() };
-        for id in &question.events {
-            if let Some((event, place)) = self.memory.event(*id) {
-                let facts = self.memory.facts(&event, self.registrar.rules().questions(&event));
-                told.events.insert(*id, Found { event, place, facts });
+    fn answer(&mut self, batch: &Batch, lookup: &RepoLookup) -> RepoLookupResult {
+        let fresh = batch.refs.iter().rev().find(|(repo_path, _)| *repo_path == lookup.repo_path).map(|(_, view)| view);
+        let View { refs, exists } = fresh.or(self.shown.get(&lookup.repo_path)).cloned().unwrap_or_default();
+        let pull_requests = refs.keys().filter_map(|name| name.strip_prefix("refs/nostr/"));
+        let pull_requests: Vec<_> =
+            pull_requests.filter(|_| lookup.find_orphans).filter_map(EventId::from_hex).collect();
+        let strays = pull_requests.into_iter().filter(|id| !self.memory.is_known(*id)).collect();
+        let mut result = RepoLookupResult {
+            has_folder: exists,
+            refs,
+            orphan_refs: strays,
+            disk_usage: self.weigh(lookup),
+            ..RepoLookupResult::default()
+        };
+        for id in &lookup.events {
+            if let Some((event, status)) = self.memory.event(*id) {
+                let lookups = self.memory.lookups(&event, self.admission.policy().needed_lookups(&event));
+                result.events.insert(*id, StoredEvent { event, status, lookups });
             }
         }
-        told
+        result
     }
 
     /// A write that contradicts the store's own tables, or serves what git does not have, is a bug of the registrar.
-    fn write(&mut self, write: &Write) {
-        if let Write::Put(event) | Write::Hold(event, _) = write {
-            let facts = self.memory.facts(event, Default::default());
-            assert_eq!(facts.known, None, "{write:?} of something known");
-            let loses = facts.current.is_some_and(|current| !supersedes(event.stamp(), current));
+    fn write(&mut self, write: &StoreWrite) {
+        if let StoreWrite::Put(event) | StoreWrite::Hold(event, _) = write {
+            let lookups = self.memory.lookups(event, Default::default());
+            assert_eq!(lookups.stored, None, "{write:?} of something known");
+            let loses = lookups.current.is_some_and(|current| !supersedes(event.version(), current));
             assert!(!loses, "{write:?} of something superseded");
         }
-        if let Write::Hold(event, _) = write
-            && let Some(request) = PullRequest::read_if(event)
+        if let StoreWrite::Hold(event, _) = write
+            && let Some(request) = PullRequest::from_any_event(event)
         {
             self.offered.insert(event.id, request.tip);
         }
-        if let Write::Release(id) = write {
+        if let StoreWrite::Release(id) = write {
             self.check_release(*id);
         }
         self.memory.write(write);
@@ -127,8 +136,8 @@ impl House {
         }
         self.memory.commit();
         self.commits += 1;
-        for (site, view) in batch.refs {
-            self.shown.insert(site, view);
+        for (repo_path, view) in batch.refs {
+            self.shown.insert(repo_path, view);
         }
         for identifier in batch.interest {
             let followed = self.followed(&identifier);
@@ -144,9 +153,9 @@ impl House {
         }
         self.orders.extend(batch.orders.iter().cloned());
         self.running.extend(batch.orders);
-        for parcel in batch.discards {
+        for received_pack in batch.discards {
             self.tick()?;
-            self.git.discard(&parcel);
+            self.git.discard(&received_pack);
         }
         Ok(true)
     }

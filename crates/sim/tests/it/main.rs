@@ -1,11 +1,11 @@
 //! The machines and the policy in simulated worlds.
 
+mod arrival_order;
 mod bounds;
-mod contract;
 mod crash;
 mod hunt;
-mod laws;
-mod orders;
 mod policy;
+mod random_runs;
+mod random_worlds;
+mod store_contract;
 mod sync;
-mod world;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use grasp_core::admission::io::{Facts, Questions, Restored, Summary, Write};
+use grasp_core::admission::io::{EventLookups, EventSummary, NeededLookups, RestoredItem, StoreWrite};
 use grasp_core::nostr::event::EventId;
-use grasp_core::nostr::{Filter, Signed};
-use grasp_core::repo::catalog::Place;
+use grasp_core::nostr::{Filter, SignedEvent};
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::time::Timestamp;
 use grasp_sim::differential::differential;
 use grasp_sim::store_contract;
 use grasp_sim::store_contract::Shelf;
-use grasp_store::{Batch, Options, Progress, Record, Scan, Store};
+use grasp_store::{WriteTransaction, StoreOptions, ScanProgress, EventRecord, Scan, Store};
 use tempfile::TempDir;
 
 /// A store in a folder of its own.
@@ -33,9 +33,9 @@ type Job = Box<dyn for<'s> FnOnce(&mut Open<'s>) + Send>;
 /// A store with the batch that is open.
 struct Open<'s> {
     store: &'s Store,
-    batch: Option<Batch<'s>>,
+    batch: Option<WriteTransaction<'s>>,
     /// Pull requests that went with their authors in batches that are committed.
-    removed_pulls: Vec<Summary>,
+    removed_pull_requests: Vec<EventSummary>,
 }
 
 impl Disk {
@@ -49,8 +49,8 @@ impl Disk {
         let path = self.folder.path().to_owned();
         let (jobs, inbox) = channel::<Job>();
         let thread = std::thread::spawn(move || {
-            let store = Store::open(&path, Options { readers: 2, reserve_bytes: 0 }).expect("opens");
-            let mut open = Open { store: &store, batch: None, removed_pulls: Vec::new() };
+            let store = Store::open(&path, StoreOptions { readers: 2, reserve_bytes: 0 }).expect("opens");
+            let mut open = Open { store: &store, batch: None, removed_pull_requests: Vec::new() };
             for job in inbox {
                 job(&mut open);
             }
@@ -83,39 +83,39 @@ impl Drop for Disk {
 }
 
 impl<'s> Open<'s> {
-    fn batch(&mut self) -> &mut Batch<'s> {
+    fn batch(&mut self) -> &mut WriteTransaction<'s> {
         let store = self.store;
         self.batch.get_or_insert_with(|| store.begin().expect("begins"))
     }
 
-    fn scan(&self, filters: Vec<Filter>, most: usize, now: Timestamp, mut show: impl FnMut(Record<'_>)) {
+    fn scan(&self, filters: Vec<Filter>, most: usize, now: Timestamp, mut show: impl FnMut(EventRecord<'_>)) {
         let mut scan = Scan::new(filters, most, self.store.last_seq());
         // One event a slice: a scan must not care where it is cut.
         while scan
-            .slice(self.store, now, |record| {
+            .run_slice(self.store, now, |record| {
                 show(record);
                 ControlFlow::Break(())
             })
             .expect("scans")
-            == Progress::More
+            == ScanProgress::More
         {}
     }
 
-    fn due(&self, now: Timestamp) -> Vec<Summary> {
+    fn due(&self, now: Timestamp) -> Vec<EventSummary> {
         // What is due is the writer's question; readers' verbs see what is committed.
         if self.batch.is_none() {
-            return self.store.begin().expect("begins").expired(now, usize::MAX).expect("reads");
+            return self.store.begin().expect("begins").expired_events(now, usize::MAX).expect("reads");
         }
         let mut due = Vec::new();
         self.scan(vec![Filter::default()], usize::MAX, Timestamp(0), |record| {
             if record.expires_at().is_some_and(|at| at <= now) {
-                due.push(Summary::of(&record.event().expect("an event")));
+                due.push(EventSummary::new(&record.event().expect("an event")));
             }
         });
         due
     }
 
-    fn restored(&self) -> Vec<Restored> {
+    fn restored(&self) -> Vec<RestoredItem> {
         let mut all = Vec::new();
         let unreadable = self.store.restore(|restored| all.push(restored)).expect("reads");
         assert_eq!(unreadable, 0, "everything can be read back");
@@ -124,17 +124,17 @@ impl<'s> Open<'s> {
 }
 
 impl Shelf for Disk {
-    fn facts(&mut self, event: &Signed, questions: Questions) -> Facts {
+    fn lookups(&mut self, event: &SignedEvent, needed: NeededLookups) -> EventLookups {
         let event = event.clone();
-        self.run(move |open| open.batch().facts(&event, questions).expect("facts"))
+        self.run(move |open| open.batch().lookups(&event, needed).expect("facts"))
     }
 
-    fn write(&mut self, write: &Write) {
+    fn write(&mut self, write: &StoreWrite) {
         let write = write.clone();
         self.run(move |open| open.batch().write(&write).expect("writes"));
     }
 
-    fn event(&mut self, id: EventId) -> Option<(Arc<Signed>, Place)> {
+    fn event(&mut self, id: EventId) -> Option<(Arc<SignedEvent>, EventStatus)> {
         self.run(move |open| open.batch().event(id).expect("reads"))
     }
 
@@ -145,8 +145,8 @@ impl Shelf for Disk {
     fn commit(&mut self) {
         self.run(|open| {
             if let Some(mut batch) = open.batch.take() {
-                while batch.purge().expect("purges") {}
-                open.removed_pulls.extend(batch.take_removed_pulls());
+                while batch.purge_slice().expect("purges") {}
+                open.removed_pull_requests.extend(batch.take_removed_pull_requests());
                 batch.commit().expect("commits");
             }
         });
@@ -174,35 +174,35 @@ impl Shelf for Disk {
         })
     }
 
-    fn due(&mut self, now: Timestamp) -> Vec<Summary> {
+    fn due(&mut self, now: Timestamp) -> Vec<EventSummary> {
         self.run(move |open| open.due(now))
     }
 
     fn served(&mut self) -> Vec<EventId> {
         self.run(|open| {
             let mut ids = Vec::new();
-            open.store.since(0, usize::MAX, |_, record| ids.push(record.id())).expect("reads");
+            open.store.events_since(0, usize::MAX, |_, record| ids.push(record.id())).expect("reads");
             ids
         })
     }
 
     fn held(&mut self) -> Vec<(EventId, Timestamp)> {
         let held = self.restored().into_iter().filter_map(|restored| match restored {
-            Restored::Held(event, deadline) => Some((event.id, deadline)),
+            RestoredItem::Held(event, deadline) => Some((event.id, deadline)),
             _ => None,
         });
         held.collect()
     }
 
-    fn removed_pulls(&mut self) -> Vec<Summary> {
+    fn removed_pulls(&mut self) -> Vec<EventSummary> {
         self.run(|open| {
-            let mut removed = std::mem::take(&mut open.removed_pulls);
-            removed.extend(open.batch.as_mut().map(Batch::take_removed_pulls).unwrap_or_default());
+            let mut removed = std::mem::take(&mut open.removed_pull_requests);
+            removed.extend(open.batch.as_mut().map(WriteTransaction::take_removed_pull_requests).unwrap_or_default());
             removed
         })
     }
 
-    fn restored(&mut self) -> Vec<Restored> {
+    fn restored(&mut self) -> Vec<RestoredItem> {
         self.run(|open| open.restored())
     }
 

@@ -4,25 +4,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use grasp_core::admission::io::{Tombstone, Write};
+use grasp_core::admission::io::{StoreWrite, Tombstone};
 use grasp_core::limits;
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
-use grasp_core::nostr::negentropy::Item;
-use grasp_core::nostr::{Filter, PublicKey, Signed, kinds};
+use grasp_core::nostr::negentropy::NegentropyItem;
+use grasp_core::nostr::{Filter, PublicKey, SignedEvent, kinds};
 use grasp_core::repo::{Identifier, RepoId};
-use grasp_core::sync::io::{Arrived, LocalIds, Root};
+use grasp_core::sync::io::{LocalIds, RootEvent, ServedEvent};
 use grasp_core::time::Timestamp;
 use grasp_sim::random::Chance;
 use grasp_sim::store_contract::{Shelf, draft};
 use grasp_sim::store_model::Memory;
-use grasp_store::{Options, Store};
+use grasp_store::{StoreOptions, Store};
 use tempfile::TempDir;
 
 fn open(path: &Path) -> Store {
-    Store::open(path, Options { readers: 1, reserve_bytes: 0 }).expect("opens")
+    Store::open(path, StoreOptions { readers: 1, reserve_bytes: 0 }).expect("opens")
 }
 
-fn write(store: &Store, writes: &[Write]) {
+fn write(store: &Store, writes: &[StoreWrite]) {
     let mut batch = store.begin().expect("begins");
     for write in writes {
         batch.write(write).expect("writes");
@@ -30,18 +30,19 @@ fn write(store: &Store, writes: &[Write]) {
     batch.commit().expect("commits");
 }
 
-fn item(event: &Event) -> Item {
-    Item { created_at: event.created_at.0, id: event.id.0 }
+fn item(event: &Event) -> NegentropyItem {
+    NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
 }
 
 /// What the answer should be, by looking at everything.
-fn plain(filter: &Filter, all: &[&Arc<Signed>], most: usize) -> LocalIds {
-    let mut items: Vec<Item> = all.iter().filter(|event| filter.matches(event)).map(|event| item(event)).collect();
+fn plain(filter: &Filter, all: &[&Arc<SignedEvent>], most: usize) -> LocalIds {
+    let mut items: Vec<NegentropyItem> =
+        all.iter().filter(|event| filter.matches(event)).map(|event| item(event)).collect();
     items.sort_unstable_by_key(|item| (std::cmp::Reverse(item.created_at), item.id));
     let beyond = items.get(most).map(|item| item.created_at);
     items.retain(|item| beyond.is_none_or(|second| item.created_at > second));
     items.sort_unstable();
-    LocalIds { items, down_to: beyond.map(|second| Timestamp(second + 1)) }
+    LocalIds { items, complete_since: beyond.map(|second| Timestamp(second + 1)) }
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
     let repo = format!("30617:{}:x", draft(9, 1, 1, &[]).pubkey);
     let mut chance = Chance::new(7);
     let mut model = Memory::new();
-    let mut pool: Vec<Arc<Signed>> = Vec::new();
+    let mut pool: Vec<Arc<SignedEvent>> = Vec::new();
     for nth in 0..600_u64 {
         let kind = *chance.pick(&[1, 7, 1_111, 1_618, 1_621, 30_617, 30_618]).expect("not empty");
         let (author, time) = (1 + chance.below(3) as u8, 100 + chance.draw() % 40);
@@ -65,27 +66,27 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
             continue;
         }
         let supersedes = model
-            .facts(event, Default::default())
+            .lookups(event, Default::default())
             .current
-            .is_none_or(|current| grasp_core::nostr::supersedes(event.stamp(), current));
+            .is_none_or(|current| grasp_core::nostr::supersedes(event.version(), current));
         let next = match chance.below(8) {
-            0 | 1 => Write::Hold(event.clone(), Timestamp(9)),
-            2 => Write::Remove(pool[chance.below(pool.len())].id),
-            3 => Write::Release(pool[chance.below(pool.len())].id),
-            _ if supersedes => Write::Put(event.clone()),
+            0 | 1 => StoreWrite::Hold(event.clone(), Timestamp(9)),
+            2 => StoreWrite::Remove(pool[chance.below(pool.len())].id),
+            3 => StoreWrite::Release(pool[chance.below(pool.len())].id),
+            _ if supersedes => StoreWrite::Put(event.clone()),
             _ => continue,
         };
         model.write(&next);
         writes.push(next);
     }
     // The removal of a vanished author's events may be under way: they are gone all the same.
-    let vanish = Write::Bury(Tombstone::Author(PublicKey([3; 32]), Timestamp(110)));
+    let vanish = StoreWrite::AddTombstone(Tombstone::Author(PublicKey([3; 32]), Timestamp(110)));
     model.write(&vanish);
     writes.push(vanish);
     model.commit();
     write(&store, &writes);
 
-    let all: Vec<&Arc<Signed>> = model.served_events().chain(model.held_events()).collect();
+    let all: Vec<&Arc<SignedEvent>> = model.served_events().chain(model.held_events()).collect();
     assert!(all.len() > 200, "only {}", all.len());
     let authors = vec![PublicKey([1; 32]), PublicKey([3; 32])];
     let filters = [
@@ -116,46 +117,46 @@ fn the_newest_ids_are_all_that_match_down_to_a_second() {
     let asked: Vec<EventId> = pool.iter().map(|event| event.id).collect();
     let here: BTreeSet<EventId> = all.iter().map(|event| event.id).collect();
     let missing: Vec<EventId> = asked.iter().copied().filter(|id| !here.contains(id)).collect();
-    assert_eq!(store.missing(&asked).expect("reads"), missing);
-    assert_eq!(store.missing(&[]).expect("reads"), []);
+    assert_eq!(store.missing_ids(&asked).expect("reads"), missing);
+    assert_eq!(store.missing_ids(&[]).expect("reads"), []);
 
-    let roots: Vec<Root> = {
-        let is_root = |event: &&Arc<Signed>| {
+    let roots: Vec<RootEvent> = {
+        let is_root = |event: &&Arc<SignedEvent>| {
             matches!(event.kind, kinds::PATCH | kinds::PULL_REQUEST | kinds::ISSUE)
                 && event.values("a").any(|value| value == repo)
         };
         let served = model.served_events().filter(is_root);
-        served.map(|event| Root { seq: model.seq_of(event.id).expect("served"), id: event.id }).collect()
+        served.map(|event| RootEvent { seq: model.seq_of(event.id).expect("served"), id: event.id }).collect()
     };
     assert!(roots.len() > 10);
     let id = RepoId { owner: PublicKey([9; 32]), identifier: Identifier::new("x").expect("valid") };
-    assert_eq!(store.roots(&id).expect("reads"), roots);
+    assert_eq!(store.root_events(&id).expect("reads"), roots);
     let other = RepoId { owner: PublicKey([9; 32]), identifier: Identifier::new("X").expect("valid") };
-    assert_eq!(store.roots(&other).expect("reads"), []);
+    assert_eq!(store.root_events(&other).expect("reads"), []);
 }
 
 #[test]
 fn more_than_a_slice_of_everything() {
     let folder = TempDir::new().expect("a folder");
     let store = open(folder.path());
-    let many = 2 * limits::SLICE_ROWS as u64 + 100;
+    let many = 2 * limits::SCAN_SLICE_ROWS as u64 + 100;
     let repo = format!("30617:{}:x", draft(9, 1, 1, &[]).pubkey);
     let served: Vec<_> = (0..many).map(|time| draft(1, kinds::ISSUE, time, &[&["a", &repo]])).collect();
     let held: Vec<_> =
         (0..many).map(|time| draft(2, kinds::PULL_REQUEST, time, &[&["a", &repo], &["c", "ab"]])).collect();
-    let puts = served.iter().cloned().map(Write::Put);
-    let holds = held.iter().cloned().map(|event| Write::Hold(event, Timestamp(9)));
+    let puts = served.iter().cloned().map(StoreWrite::Put);
+    let holds = held.iter().cloned().map(|event| StoreWrite::Hold(event, Timestamp(9)));
     write(&store, &puts.chain(holds).collect::<Vec<_>>());
-    let all: Vec<&Arc<Signed>> = served.iter().chain(&held).collect();
+    let all: Vec<&Arc<SignedEvent>> = served.iter().chain(&held).collect();
     for most in [10, 3_001, usize::MAX] {
         let found = store.newest_ids(&Filter::default(), most).expect("reads");
         assert_eq!(found, plain(&Filter::default(), &all, most));
     }
     let strangers: Vec<_> = (0..many).map(|time| draft(3, 1, time, &[]).id).collect();
     let asked: Vec<EventId> = all.iter().map(|event| event.id).chain(strangers.iter().copied()).collect();
-    assert_eq!(store.missing(&asked).expect("reads"), strangers);
+    assert_eq!(store.missing_ids(&asked).expect("reads"), strangers);
     let id = RepoId { owner: PublicKey([9; 32]), identifier: Identifier::new("x").expect("valid") };
-    let roots = store.roots(&id).expect("reads");
+    let roots = store.root_events(&id).expect("reads");
     assert!(roots.iter().map(|root| root.id).eq(served.iter().map(|event| event.id)), "what waits is no root yet");
 }
 
@@ -163,7 +164,7 @@ fn more_than_a_slice_of_everything() {
 fn what_arrives_is_told_in_order_with_what_it_refers_to() {
     let folder = TempDir::new().expect("a folder");
     let store = open(folder.path());
-    assert_eq!(store.arrived_since(0, 10).expect("reads"), (vec![], 0));
+    assert_eq!(store.served_since(0, 10).expect("reads"), (vec![], 0));
     let (id, other) = ("ab".repeat(32), "cd".repeat(32));
     let at = format!("30617:{}:a \"b\":c", PublicKey([5; 32]));
     let announcement =
@@ -172,11 +173,11 @@ fn what_arrives_is_told_in_order_with_what_it_refers_to() {
         draft(2, 1_111, 11, &[&["E", &id], &["e", &id], &["q", &other], &["q", &at], &["A", &at], &["p", &id]]);
     let list = draft(2, kinds::GRASP_LIST, 12, &[&["d", "no identifier"]]);
     let held = draft(3, kinds::PULL_REQUEST, 13, &[&["a", &at]]);
-    write(&store, &[Write::Put(announcement.clone()), Write::Hold(held.clone(), Timestamp(9))]);
-    write(&store, &[Write::Put(comment.clone()), Write::Put(list.clone())]);
+    write(&store, &[StoreWrite::Put(announcement.clone()), StoreWrite::Hold(held.clone(), Timestamp(9))]);
+    write(&store, &[StoreWrite::Put(comment.clone()), StoreWrite::Put(list.clone())]);
 
     let coordinate = Coordinate::parse(&at).expect("a coordinate");
-    let arrived = |seq: u64, event: &Event, ids: &[&str], coordinates: &[&Coordinate]| Arrived {
+    let arrived = |seq: u64, event: &Event, ids: &[&str], coordinates: &[&Coordinate]| ServedEvent {
         seq,
         id: event.id,
         kind: event.kind,
@@ -190,18 +191,18 @@ fn what_arrives_is_told_in_order_with_what_it_refers_to() {
         arrived(2, &comment, &[&id, &other], &[&coordinate]),
         arrived(3, &list, &[], &[]),
     ];
-    assert_eq!(store.arrived_since(0, 10).expect("reads"), (all.to_vec(), 3));
-    assert_eq!(store.arrived_since(0, 2).expect("reads"), (all[..2].to_vec(), 2));
-    assert_eq!(store.arrived_since(2, 1).expect("reads"), (all[2..].to_vec(), 3));
-    assert_eq!(store.arrived_since(3, 1).expect("reads"), (vec![], 3));
-    assert_eq!(store.arrived_since(1, 0).expect("reads"), (vec![], 1));
+    assert_eq!(store.served_since(0, 10).expect("reads"), (all.to_vec(), 3));
+    assert_eq!(store.served_since(0, 2).expect("reads"), (all[..2].to_vec(), 2));
+    assert_eq!(store.served_since(2, 1).expect("reads"), (all[2..].to_vec(), 3));
+    assert_eq!(store.served_since(3, 1).expect("reads"), (vec![], 3));
+    assert_eq!(store.served_since(1, 0).expect("reads"), (vec![], 1));
 
     // What is released arrives then; what has gone is not told of, and not waited for.
-    write(&store, &[Write::Release(held.id), Write::Remove(list.id)]);
+    write(&store, &[StoreWrite::Release(held.id), StoreWrite::Remove(list.id)]);
     let released = arrived(4, &held, &[], &[&coordinate]);
-    assert_eq!(store.arrived_since(2, 10).expect("reads"), (vec![released], 4));
-    write(&store, &[Write::Remove(held.id)]);
-    assert_eq!(store.arrived_since(2, 10).expect("reads"), (vec![], 4));
+    assert_eq!(store.served_since(2, 10).expect("reads"), (vec![released], 4));
+    write(&store, &[StoreWrite::Remove(held.id)]);
+    assert_eq!(store.served_since(2, 10).expect("reads"), (vec![], 4));
 }
 
 #[test]
@@ -209,23 +210,23 @@ fn no_sequence_number_is_given_twice() {
     let folder = TempDir::new().expect("a folder");
     let events: Vec<_> = (0..4).map(|time| draft(1, 1, time, &[])).collect();
     let store = open(folder.path());
-    write(&store, &[Write::Put(events[0].clone()), Write::Put(events[1].clone())]);
-    write(&store, &[Write::Remove(events[1].id)]);
+    write(&store, &[StoreWrite::Put(events[0].clone()), StoreWrite::Put(events[1].clone())]);
+    write(&store, &[StoreWrite::Remove(events[1].id)]);
     drop(store);
     let store = open(folder.path());
     assert_eq!(store.last_seq(), 2, "although its event is gone");
     // One that comes and goes in the same batch has had its number, too.
-    write(&store, &[Write::Put(events[2].clone()), Write::Remove(events[2].id)]);
+    write(&store, &[StoreWrite::Put(events[2].clone()), StoreWrite::Remove(events[2].id)]);
     let seq = store.last_seq();
     drop(store);
     let store = open(folder.path());
     assert_eq!((seq, store.last_seq()), (3, 3));
-    write(&store, &[Write::Put(events[3].clone())]);
+    write(&store, &[StoreWrite::Put(events[3].clone())]);
     let batch = store.begin().expect("begins");
     assert_eq!(batch.seq_of(events[3].id).expect("reads"), Some(4));
     assert_eq!(batch.seq_of(events[2].id).expect("reads"), None);
     drop(batch);
-    write(&store, &events.iter().map(|event| Write::Remove(event.id)).collect::<Vec<_>>());
+    write(&store, &events.iter().map(|event| StoreWrite::Remove(event.id)).collect::<Vec<_>>());
     drop(store);
     assert_eq!(open(folder.path()).last_seq(), 4, "also when nothing is left");
 }
@@ -241,10 +242,10 @@ fn a_feed_of_events_with_many_references_comes_in_parts() {
         draft(1, 1, nth, &tags.iter().map(Vec::as_slice).collect::<Vec<_>>())
     };
     let events: Vec<_> = (0..20).map(event).collect();
-    write(&store, &events.iter().cloned().map(Write::Put).collect::<Vec<_>>());
+    write(&store, &events.iter().cloned().map(StoreWrite::Put).collect::<Vec<_>>());
     let (mut seq, mut found, mut parts) = (0, Vec::new(), 0);
     loop {
-        let (arrived, reached) = store.arrived_since(seq, 1_000).expect("reads");
+        let (arrived, reached) = store.served_since(seq, 1_000).expect("reads");
         if arrived.is_empty() {
             break;
         }

@@ -1,110 +1,110 @@
 //! Kind 30617: which repositories are hosted here.
 
-use super::World;
-use crate::disk_budget::Mark;
+use super::PolicyContext;
+use crate::disk_budget::DiskLevel;
 use crate::nostr::event::Event;
-use crate::nostr::rejection::{Known, Need, Refusal, Verdict};
-use crate::nostr::{PublicKey, Signed, kinds, supersedes};
-use crate::repo::catalog::{Place, Slots};
+use crate::nostr::rejection::{AwaitedData, Decision, KnownAs, Rejection};
+use crate::nostr::{PublicKey, SignedEvent, kinds, supersedes};
+use crate::repo::catalog::{EventStatus, Versions};
 use crate::repo::{Announcement, Catalog, RepoId};
 
-impl World<'_> {
+impl PolicyContext<'_> {
     /// In this order (G1-09): it names this service and that is enough; the operator keeps it anyway; somebody who is
     /// hosted here names its author, or the operator kept an older version.
-    pub(super) fn announcement(self, event: &Signed) -> Verdict {
-        let Some(new) = self.rules.announcement(event) else {
-            return Verdict::Refuse(Refusal::Identifier);
+    pub(super) fn announcement(self, event: &SignedEvent) -> Decision {
+        let Some(new) = self.policy.announcement(event) else {
+            return Decision::Reject(Rejection::InvalidIdentifier);
         };
-        let empty = Slots::default();
-        let slots = self.catalog.announcement(&new.repo).unwrap_or(&empty);
+        let empty = Versions::default();
+        let versions = self.catalog.announcement(&new.repo).unwrap_or(&empty);
         let bytes = event.json().len();
-        let obstacle = self.obstacle(&new, slots);
-        match obstacle {
-            None => self.hosted(&new, slots, bytes),
+        let hosting_rejection = self.hosting_rejection(&new, versions);
+        match hosting_rejection {
+            None => self.accept_or_hold(&new, versions, bytes),
             // So that the chain of maintainers can be walked (G1-08): it is hosted if it names this service.
-            Some(_) if self.is_invited(&new) && new.listed => self.hosted(&new, slots, bytes),
-            Some(_) if self.is_invited(&new) => Verdict::Accept,
-            Some(_) if !new.listed && is_left(self.catalog, &new.repo) => Verdict::Accept,
-            Some(_) if withdraws(self.catalog, &new) => Verdict::Refuse(Refusal::Delisted),
-            Some(refusal) => Verdict::Refuse(refusal),
+            Some(_) if self.is_invited(&new) && new.is_listed => self.accept_or_hold(&new, versions, bytes),
+            Some(_) if self.is_invited(&new) => Decision::Accept,
+            Some(_) if !new.is_listed && is_archive_only(self.catalog, &new.repo) => Decision::Accept,
+            Some(_) if withdraws(self.catalog, &new) => Decision::Reject(Rejection::Delisted),
+            Some(rejection) => Decision::Reject(rejection),
         }
     }
 
     /// Whether an event ends the hosting of a repository.
-    pub(super) fn takes_away(self, event: &Event) -> bool {
+    pub(super) fn withdraws_repository(self, event: &Event) -> bool {
         event.kind == kinds::ANNOUNCEMENT
-            && self.rules.announcement(event).is_some_and(|new| withdraws(self.catalog, &new))
+            && self.policy.announcement(event).is_some_and(|new| withdraws(self.catalog, &new))
     }
 
     /// What keeps a repository from being hosted for its own sake.
-    fn obstacle(self, new: &Announcement, slots: &Slots<Announcement>) -> Option<Refusal> {
-        let lists = &self.rules.lists;
+    fn hosting_rejection(self, new: &Announcement, versions: &Versions<Announcement>) -> Option<Rejection> {
+        let lists = &self.policy.lists;
         // What is here stays: whitelists are about what is to come.
-        let here = slots.served.as_ref().is_some_and(Announcement::is_hosted);
-        if new.archived || (new.listed && here) {
+        let here = versions.served.as_ref().is_some_and(Announcement::is_hosted);
+        if new.is_archived || (new.is_listed && here) {
             None
-        } else if !new.listed {
-            Some(Refusal::NotListed)
-        } else if lists.read_only {
-            Some(Refusal::NotArchived)
-        } else if lists.wanted.as_ref().is_some_and(|wanted| !wanted.contains(&new.repo)) {
-            Some(Refusal::NotWhitelisted)
+        } else if !new.is_listed {
+            Some(Rejection::NotListed)
+        } else if lists.is_read_only {
+            Some(Rejection::NotArchived)
+        } else if lists.whitelist.as_ref().is_some_and(|wanted| !wanted.contains(&new.repo)) {
+            Some(Rejection::NotWhitelisted)
         } else {
             None
         }
     }
 
     /// A replacement of what is served is served, anything else waits for git data.
-    fn hosted(self, new: &Announcement, slots: &Slots<Announcement>, bytes: usize) -> Verdict {
-        if slots.served.as_ref().is_some_and(Announcement::is_hosted) {
-            return Verdict::Accept;
+    fn accept_or_hold(self, new: &Announcement, versions: &Versions<Announcement>, bytes: usize) -> Decision {
+        if versions.served.as_ref().is_some_and(Announcement::is_hosted) {
+            return Decision::Accept;
         }
-        match &slots.held {
-            Some(held) if !supersedes(new.stamp, held.stamp) => Verdict::Known(Known::Superseded),
-            Some(_) => Verdict::Hold(Need::GitData),
-            None => match self.room_for(new.repo.owner) {
-                Some(refusal) => Verdict::Refuse(refusal),
-                None => self.hold(new.repo.owner, bytes, Need::GitData),
+        match &versions.held {
+            Some(held) if !supersedes(new.version, held.version) => Decision::Known(KnownAs::Superseded),
+            Some(_) => Decision::Hold(AwaitedData::GitData),
+            None => match self.new_repo_rejection(new.repo.owner) {
+                Some(rejection) => Decision::Reject(rejection),
+                None => self.hold(new.repo.owner, bytes, AwaitedData::GitData),
             },
         }
     }
 
     /// Why a new repository of this key is not taken, if it is not.
-    fn room_for(self, owner: PublicKey) -> Option<Refusal> {
-        if self.space >= Mark::Soft {
-            return Some(Refusal::NoNewRepositories);
+    fn new_repo_rejection(self, owner: PublicKey) -> Option<Rejection> {
+        if self.disk_level >= DiskLevel::Soft {
+            return Some(Rejection::NoNewRepositories);
         }
-        let most = self.rules.quotas.repositories_per_key?;
-        (self.catalog.hosted_by(owner) >= most).then_some(Refusal::TooManyRepositories(most))
+        let most = self.policy.quotas.repositories_per_key?;
+        (self.catalog.hosted_count(owner) >= most).then_some(Rejection::TooManyRepositories(most))
     }
 
     /// Whether a repository of the same name that is hosted here is kept, or is to be kept, by its author (G1-08).
     fn is_invited(self, new: &Announcement) -> bool {
-        let family = self.catalog.family(&new.repo.identifier);
-        family.is_some_and(|family| family.is_invited(new.repo.owner, self.rules.strict_maintainers))
+        let group = self.catalog.group(&new.repo.identifier);
+        group.is_some_and(|group| group.is_invited(new.repo.owner, self.policy.strict_maintainers))
     }
 }
 
 /// Whether an announcement takes the repository away from here: an older version named this service, or waited to be
 /// hosted, this one does not (G1-10, G1-14). What the operator keeps stays.
 pub(in crate::admission) fn withdraws(catalog: &Catalog, new: &Announcement) -> bool {
-    let hosted = |(place, old): (Place, &Option<Announcement>)| {
-        old.as_ref().is_some_and(|old| is_withdrawn(place, old) && supersedes(new.stamp, old.stamp))
+    let hosted = |(status, old): (EventStatus, &Option<Announcement>)| {
+        old.as_ref().is_some_and(|old| is_withdrawn(status, old) && supersedes(new.version, old.version))
     };
     !new.is_hosted()
-        && catalog
-            .announcement(&new.repo)
-            .is_some_and(|slots| [(Place::Served, &slots.served), (Place::Held, &slots.held)].into_iter().any(hosted))
+        && catalog.announcement(&new.repo).is_some_and(|versions| {
+            [(EventStatus::Served, &versions.served), (EventStatus::Held, &versions.held)].into_iter().any(hosted)
+        })
 }
 
 /// Whether an announcement that is here ends with one that takes the repository away.
-pub(in crate::admission) fn is_withdrawn(place: Place, old: &Announcement) -> bool {
-    place == Place::Held || old.listed
+pub(in crate::admission) fn is_withdrawn(status: EventStatus, old: &Announcement) -> bool {
+    status == EventStatus::Held || old.is_listed
 }
 
 /// Whether a repository is, or was, kept by the operator alone. Its newer announcements are served whatever they name, so
 /// that nobody takes an old one for what holds: if they lead away from what is archived, it is left alone as it is.
-pub(in crate::admission) fn is_left(catalog: &Catalog, repo: &RepoId) -> bool {
-    let served = catalog.announcement(repo).and_then(|slots| slots.served.as_ref());
-    served.is_some_and(|served| !served.listed && !served.exception)
+pub(in crate::admission) fn is_archive_only(catalog: &Catalog, repo: &RepoId) -> bool {
+    let served = catalog.announcement(repo).and_then(|versions| versions.served.as_ref());
+    served.is_some_and(|served| !served.is_listed && !served.is_exception)
 }

@@ -8,11 +8,11 @@ use std::fmt;
 
 use crate::nostr::event::{Coordinate, Event, EventId};
 use crate::nostr::{PublicKey, keys, kinds};
-use crate::repo::{Announcement, Identifier, RepoId, Service};
+use crate::repo::{Announcement, Identifier, RepoId, ServiceAddress};
 
 /// One line of a list of repositories.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Entry {
+pub enum RepoListEntry {
     /// `npub`: all repositories of a key.
     Owner(PublicKey),
     /// `npub/identifier`: one repository.
@@ -23,7 +23,7 @@ pub enum Entry {
 
 /// Why a line is no entry of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadEntry {
+pub enum ListEntryError {
     /// What should be a public key is none.
     Key,
     /// What should be a private key's public half is the private key itself.
@@ -38,7 +38,7 @@ pub enum BadEntry {
     Author,
 }
 
-impl fmt::Display for BadEntry {
+impl fmt::Display for ListEntryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Key => "has no public key (npub1… or 64 hex digits) before the slash",
@@ -53,28 +53,28 @@ impl fmt::Display for BadEntry {
     }
 }
 
-impl Entry {
+impl RepoListEntry {
     /// Reads `npub`, `npub/identifier`, `naddr` or `identifier`; keys may be written in hex.
-    pub fn read(text: &str) -> Result<Self, BadEntry> {
+    pub fn parse(text: &str) -> Result<Self, ListEntryError> {
         if text.starts_with("nsec1") {
-            return Err(BadEntry::Secret);
+            return Err(ListEntryError::Secret);
         }
         if let Some((owner, identifier)) = text.split_once('/') {
-            let owner = public_key(owner).ok_or(BadEntry::Key)?;
-            let identifier = Identifier::new(identifier).ok_or(BadEntry::Identifier)?;
+            let owner = public_key(owner).ok_or(ListEntryError::Key)?;
+            let identifier = Identifier::new(identifier).ok_or(ListEntryError::Identifier)?;
             return Ok(Self::Repository(RepoId { owner, identifier }));
         }
         match public_key(text) {
             Some(owner) => Ok(Self::Owner(owner)),
             None if text.starts_with("naddr1") => {
                 let address = Coordinate::from_naddr(text).filter(|address| address.kind == kinds::ANNOUNCEMENT);
-                let repo = address.as_ref().and_then(RepoId::of);
-                repo.map(Self::Repository).ok_or(BadEntry::Address)
+                let repo = address.as_ref().and_then(RepoId::from_coordinate);
+                repo.map(Self::Repository).ok_or(ListEntryError::Address)
             }
             // What is misspelt, or something else, must not silently become a name that nobody has.
-            None if text.starts_with("npub1") => Err(BadEntry::Key),
-            None if keys::is_bech32(&["note", "nevent", "nprofile"], text) => Err(BadEntry::Event),
-            None => Identifier::new(text).map(Self::Name).ok_or(BadEntry::Identifier),
+            None if text.starts_with("npub1") => Err(ListEntryError::Key),
+            None if keys::is_bech32(&["note", "nevent", "nprofile"], text) => Err(ListEntryError::Event),
+            None => Identifier::new(text).map(Self::Name).ok_or(ListEntryError::Identifier),
         }
     }
 }
@@ -85,13 +85,13 @@ fn public_key(text: &str) -> Option<PublicKey> {
 
 /// A list of repositories.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Entries {
+pub struct RepoList {
     owners: BTreeSet<PublicKey>,
     repositories: BTreeSet<RepoId>,
     names: BTreeSet<Identifier>,
 }
 
-impl Entries {
+impl RepoList {
     /// Whether a repository is meant.
     #[must_use]
     pub fn contains(&self, repo: &RepoId) -> bool {
@@ -116,21 +116,21 @@ impl Entries {
     }
 
     /// Whether all that another list says is said here.
-    fn includes(&self, other: &Self) -> bool {
+    fn contains_all(&self, other: &Self) -> bool {
         self.owners.is_superset(&other.owners)
             && self.repositories.is_superset(&other.repositories)
             && self.names.is_superset(&other.names)
     }
 }
 
-impl FromIterator<Entry> for Entries {
-    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+impl FromIterator<RepoListEntry> for RepoList {
+    fn from_iter<I: IntoIterator<Item = RepoListEntry>>(entries: I) -> Self {
         let mut list = Self::default();
         for entry in entries {
             match entry {
-                Entry::Owner(owner) => drop(list.owners.insert(owner)),
-                Entry::Repository(repo) => drop(list.repositories.insert(repo)),
-                Entry::Name(name) => drop(list.names.insert(name)),
+                RepoListEntry::Owner(owner) => drop(list.owners.insert(owner)),
+                RepoListEntry::Repository(repo) => drop(list.repositories.insert(repo)),
+                RepoListEntry::Name(name) => drop(list.names.insert(name)),
             }
         }
         list
@@ -139,19 +139,19 @@ impl FromIterator<Entry> for Entries {
 
 /// Events that are not wanted, whatever their kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Unwanted {
+pub struct BannedEvents {
     /// All of these authors.
     pub authors: BTreeSet<PublicKey>,
     /// These.
     pub events: BTreeSet<EventId>,
 }
 
-impl Unwanted {
+impl BannedEvents {
     /// Reads a public key (`npub1…` or hex) or the id of an event (`note1…`, `nevent1…`, or hex: 64 digits may be either, so
     /// both are meant).
-    pub fn add(&mut self, text: &str) -> Result<(), BadEntry> {
+    pub fn add(&mut self, text: &str) -> Result<(), ListEntryError> {
         if text.starts_with("nsec1") {
-            return Err(BadEntry::Secret);
+            return Err(ListEntryError::Secret);
         }
         if let Some(author) = PublicKey::from_npub(text) {
             self.authors.insert(author);
@@ -162,7 +162,7 @@ impl Unwanted {
             self.authors.insert(PublicKey(id.0));
             self.events.insert(id);
         } else {
-            return Err(BadEntry::Author);
+            return Err(ListEntryError::Author);
         }
         Ok(())
     }
@@ -176,90 +176,92 @@ impl Unwanted {
 
 /// Which repositories are kept here although their announcements do not name this service (GRASP-05).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub enum Archive {
+pub enum ArchiveScope {
     /// None.
     #[default]
     Nothing,
     /// All that are heard of.
     Everything,
     /// Those of a list.
-    Listed(Entries),
+    Listed(RepoList),
     /// Those that these GRASP services host.
-    Services(Vec<Service>),
+    Services(Vec<ServiceAddress>),
 }
 
-impl Archive {
+impl ArchiveScope {
     /// Whether a repository is to be kept, whoever hosts it.
     #[must_use]
-    pub fn keeps(&self, announcement: &Announcement) -> bool {
+    pub fn includes(&self, announcement: &Announcement) -> bool {
         match self {
             Self::Nothing => false,
             Self::Everything => true,
             Self::Listed(list) => list.contains(&announcement.repo),
-            Self::Services(services) => services.iter().any(|service| service.hosts(announcement)),
+            Self::Services(services) => services.iter().any(|service| service.is_named_by(announcement)),
         }
     }
 
     /// Whether it keeps anything.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         *self != Self::Nothing
     }
 }
 
 /// What the operator wants and does not want, by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Lists {
+pub struct ModerationLists {
     /// If there is one: of the repositories that name this service, only these are taken in.
-    pub wanted: Option<Entries>,
+    pub whitelist: Option<RepoList>,
     /// Repositories that have no place here.
-    pub banned: Entries,
+    pub banned_repos: RepoList,
     /// Authors and events that have no place here.
-    pub unwanted: Unwanted,
+    pub banned_events: BannedEvents,
     /// What is kept although it does not name this service.
-    pub archive: Archive,
+    pub archive: ArchiveScope,
     /// Whether nobody may push: what changes comes by sync.
-    pub read_only: bool,
+    pub is_read_only: bool,
 }
 
-impl Lists {
+impl ModerationLists {
     /// Whether a repository has no place here.
     #[must_use]
-    pub fn bans(&self, repo: &RepoId) -> bool {
-        self.banned.contains(repo)
+    pub fn is_repo_banned(&self, repo: &RepoId) -> bool {
+        self.banned_repos.contains(repo)
     }
 
     /// Whether an event has no place here, for its author's sake or its own.
     #[must_use]
-    pub fn bans_event(&self, author: PublicKey, id: EventId) -> bool {
-        self.unwanted.authors.contains(&author) || self.unwanted.events.contains(&id)
+    pub fn is_event_banned(&self, author: PublicKey, id: EventId) -> bool {
+        self.banned_events.authors.contains(&author) || self.banned_events.events.contains(&id)
     }
 
     /// The same, of a whole event.
     #[must_use]
-    pub(super) fn unwanted(&self, event: &Event) -> bool {
-        self.bans_event(event.pubkey, event.id)
+    pub(super) fn is_banned(&self, event: &Event) -> bool {
+        self.is_event_banned(event.pubkey, event.id)
     }
 
     /// Whether these rules may take in what others did not: then whatever was refused must be looked at again.
     #[must_use]
-    pub fn may_take_more_than(&self, old: &Self) -> bool {
-        let whitelisted = match (&self.wanted, &old.wanted) {
+    pub fn may_accept_more_than(&self, old: &Self) -> bool {
+        let whitelisted = match (&self.whitelist, &old.whitelist) {
             (None, old) => old.is_none(),
             (Some(_), None) => true,
-            (Some(new), Some(old)) => old.includes(new),
+            (Some(new), Some(old)) => old.contains_all(new),
         };
-        let banned = self.banned.includes(&old.banned);
-        let unwanted = self.unwanted.authors.is_superset(&old.unwanted.authors)
-            && self.unwanted.events.is_superset(&old.unwanted.events);
+        let banned = self.banned_repos.contains_all(&old.banned_repos);
+        let banned_events = self.banned_events.authors.is_superset(&old.banned_events.authors)
+            && self.banned_events.events.is_superset(&old.banned_events.events);
         let archived = match (&self.archive, &old.archive) {
-            (Archive::Nothing, _) | (_, Archive::Everything) => true,
-            (Archive::Listed(new), Archive::Listed(old)) => old.includes(new),
-            (Archive::Services(new), Archive::Services(old)) => new.iter().all(|service| old.contains(service)),
+            (ArchiveScope::Nothing, _) | (_, ArchiveScope::Everything) => true,
+            (ArchiveScope::Listed(new), ArchiveScope::Listed(old)) => old.contains_all(new),
+            (ArchiveScope::Services(new), ArchiveScope::Services(old)) => {
+                new.iter().all(|service| old.contains(service))
+            }
             _ => false,
         };
-        let writable = self.read_only || !old.read_only;
-        !(whitelisted && banned && unwanted && archived && writable)
+        let writable = self.is_read_only || !old.is_read_only;
+        !(whitelisted && banned && banned_events && archived && writable)
     }
 }
 
@@ -287,38 +289,41 @@ mod tests {
     }
 
     #[test]
-    fn repositories_by_their_address() {
+    fn entries_are_parsed_from_naddr() {
         let repo = RepoId {
             owner: PublicKey::from_hex(&"11".repeat(32)).expect("a key"),
             identifier: Identifier::new("my 🚀 repo").expect("a name"),
         };
         let good = naddr(30_617, "my 🚀 repo");
-        assert_eq!(Entry::read(&good), Ok(Entry::Repository(repo)));
+        assert_eq!(RepoListEntry::parse(&good), Ok(RepoListEntry::Repository(repo)));
         let (event, cut) = (naddr(30_023, "my 🚀 repo"), &good[..good.len() - 1]);
         for bad in [event.as_str(), cut, &naddr(30_618, "x"), &naddr(30_617, ""), &good.replace('q', "p"), "naddr1"] {
-            assert_eq!(Entry::read(bad), Err(BadEntry::Address), "{bad}");
+            assert_eq!(RepoListEntry::parse(bad), Err(ListEntryError::Address), "{bad}");
         }
         let nevent = Nip19Event::new(Id::from_byte_array([7; 32])).to_bech32().expect("an event");
         let nprofile = Nip19Profile::new(key(), relays()).to_bech32().expect("a profile");
         for bad in [nevent, nprofile] {
-            assert_eq!(Entry::read(&bad), Err(BadEntry::Event), "{bad}");
+            assert_eq!(RepoListEntry::parse(&bad), Err(ListEntryError::Event), "{bad}");
         }
-        let name = Entry::Name(Identifier::new("note1taker").expect("a name"));
-        assert_eq!(Entry::read("note1taker"), Ok(name), "some are called so");
+        let name = RepoListEntry::Name(Identifier::new("note1taker").expect("a name"));
+        assert_eq!(RepoListEntry::parse("note1taker"), Ok(name), "some are called so");
     }
 
     #[test]
-    fn events_with_hints() {
+    fn banned_events_are_parsed_from_nevent() {
         let id = Id::from_byte_array([7; 32]);
         let bare = Nip19Event::new(id);
         let full = Nip19Event::new(id).author(key()).kind(Kind::from(1_621)).relays(relays());
         for event in [bare, full] {
             let text = event.to_bech32().expect("an event");
-            let mut unwanted = Unwanted::default();
-            assert_eq!(unwanted.add(&text), Ok(()));
-            assert_eq!(unwanted, Unwanted { events: BTreeSet::from([EventId([7; 32])]), ..Unwanted::default() });
+            let mut banned_events = BannedEvents::default();
+            assert_eq!(banned_events.add(&text), Ok(()));
+            assert_eq!(
+                banned_events,
+                BannedEvents { events: BTreeSet::from([EventId([7; 32])]), ..BannedEvents::default() }
+            );
             for bad in [&text[..text.len() - 1], &text.replace('q', "p"), &naddr(30_617, "x"), "nevent1"] {
-                assert_eq!(Unwanted::default().add(bad), Err(BadEntry::Author), "{bad}");
+                assert_eq!(BannedEvents::default().add(bad), Err(ListEntryError::Author), "{bad}");
             }
         }
     }

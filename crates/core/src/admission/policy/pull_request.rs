@@ -1,30 +1,30 @@
 //! Kinds 1618 and 1619: pull requests wait for their commit.
 
-use super::World;
-use crate::admission::io::Facts;
-use crate::disk_budget::Mark;
-use crate::nostr::Signed;
-use crate::nostr::rejection::{Need, Refusal, Verdict};
+use super::PolicyContext;
+use crate::admission::io::EventLookups;
+use crate::disk_budget::DiskLevel;
+use crate::nostr::SignedEvent;
+use crate::nostr::rejection::{AwaitedData, Decision, Rejection};
 use crate::repo::pull_request::PullRequest;
 
-impl World<'_> {
-    pub(super) fn pull_request(self, event: &Signed, facts: &Facts) -> Verdict {
-        let Some(request) = PullRequest::read(event) else {
-            return Verdict::Refuse(Refusal::NoCommit);
+impl PolicyContext<'_> {
+    pub(super) fn pull_request(self, event: &SignedEvent, lookups: &EventLookups) -> Decision {
+        let Some(request) = PullRequest::from_event(event) else {
+            return Decision::Reject(Rejection::NoCommit);
         };
-        if !facts.anchored && !facts.named {
-            let sites = self.rules.submissions_of(event.pubkey, &request);
-            if sites.is_empty() {
-                return Verdict::Refuse(Refusal::Unrelated);
+        if !lookups.references_served && !lookups.referenced_by_served {
+            let repo_paths = self.policy.submission_paths(event.pubkey, &request);
+            if repo_paths.is_empty() {
+                return Decision::Reject(Rejection::Unrelated);
             }
-            if self.rules.bans_submission(&sites, &request) {
-                return Verdict::Refuse(Refusal::Banned);
+            if self.policy.is_submission_banned(&repo_paths, &request) {
+                return Decision::Reject(Rejection::RepositoryBanned);
             }
             // It makes a repository, or lets one grow that nobody here asked for.
-            if self.space >= Mark::Soft {
-                return Verdict::Refuse(Refusal::NoNewRepositories);
+            if self.disk_level >= DiskLevel::Soft {
+                return Decision::Reject(Rejection::NoNewRepositories);
             }
         }
-        self.hold(event.pubkey, event.json().len(), Need::Commit(request.tip))
+        self.hold(event.pubkey, event.json().len(), AwaitedData::Commit(request.tip))
     }
 }

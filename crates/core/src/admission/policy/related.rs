@@ -1,18 +1,18 @@
 //! Everything else: wanted if it belongs to something that is served.
 
-use super::World;
-use crate::admission::io::Facts;
+use super::PolicyContext;
+use crate::admission::io::EventLookups;
 use crate::nostr::event::Event;
-use crate::nostr::rejection::{Refusal, Verdict};
+use crate::nostr::rejection::{Decision, Rejection};
 
-impl World<'_> {
+impl PolicyContext<'_> {
     /// An event is wanted if it references something served or something served references it (G1-31). What waits in
     /// purgatory does not count, or garbage would attach to repositories that never come to be (G1-34).
-    pub(super) fn related(self, event: &Event, facts: &Facts) -> Verdict {
-        if self.rules.stands_alone(event) || facts.anchored || facts.named {
-            Verdict::Accept
+    pub(super) fn related(self, event: &Event, lookups: &EventLookups) -> Decision {
+        if self.policy.is_accepted_unlinked(event) || lookups.references_served || lookups.referenced_by_served {
+            Decision::Accept
         } else {
-            Verdict::Refuse(Refusal::Unrelated)
+            Decision::Reject(Rejection::Unrelated)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tables for the hunt. The first file has the cases of 002 under its own names.
+//! Tests of the fetch machine. `seed` contains the basic cases of rounds, backoff, throttling and fairness.
 
 mod looks;
 mod manners;

@@ -7,50 +7,50 @@ const DAY: u64 = 24 * HOUR;
 const WALL: u64 = 1_800_000_000;
 
 fn at(secs: u64) -> Now {
-    Now { mono: Moment(secs * 1_000), wall: Timestamp(WALL + secs) }
+    Now { mono: MonoTime(secs * 1_000), wall: Timestamp(WALL + secs) }
 }
 
-fn fresh() -> Health {
-    Health::new(BackoffConfig::default(), &HealthRow::default(), at(0))
+fn fresh() -> RelayHealth {
+    RelayHealth::new(BackoffConfig::default(), &HealthRecord::default(), at(0))
 }
 
-fn moment(secs: u64) -> Moment {
-    Moment(secs * 1_000)
+fn moment(secs: u64) -> MonoTime {
+    MonoTime(secs * 1_000)
 }
 
-/// Seconds until the next attempt, with the chance that gives exactly the middle of the spread.
-fn wait_after_failure(health: &mut Health, now: Now) -> u64 {
+/// Seconds until the next attempt, with the random that gives exactly the middle of the spread.
+fn wait_after_failure(health: &mut RelayHealth, now: Now) -> u64 {
     let mut probe = health.clone();
-    let low = probe.failed(now, Blame::Theirs, 0).next.since(now.mono).as_millis();
+    let low = probe.record_failure(now, FailureCause::Relay, 0).retry_at.since(now.mono).as_millis();
     let low = u64::try_from(low).expect("small");
     let middle = if probe.is_dead() { HOUR * 1_000 } else { low / 4 };
-    health.failed(now, Blame::Theirs, middle).next.since(now.mono).as_secs()
+    health.record_failure(now, FailureCause::Relay, middle).retry_at.since(now.mono).as_secs()
 }
 
-fn healthy(until: u64) -> Health {
+fn healthy(until: u64) -> RelayHealth {
     let mut health = fresh();
-    health.connected(at(until - limits::STABLE_SECS));
-    assert_eq!(health.status(at(until)), Status::Healthy);
+    health.record_connected(at(until - limits::RELAY_STABLE_SECS));
+    assert_eq!(health.status(at(until)), HealthStatus::Healthy);
     health
 }
 
-fn degraded(now: u64) -> Health {
+fn degraded(now: u64) -> RelayHealth {
     let mut health = fresh();
-    health.failed(at(now), Blame::Theirs, 0);
-    assert_eq!(health.status(at(now)), Status::Degraded);
+    health.record_failure(at(now), FailureCause::Relay, 0);
+    assert_eq!(health.status(at(now)), HealthStatus::Degraded);
     health
 }
 
-/// Fails at each chance until it is dead. When that was.
-fn dead() -> (Health, u64) {
+/// Fails at each random until it is dead. When that was.
+fn dead() -> (RelayHealth, u64) {
     let (mut health, mut now) = (fresh(), 100);
     loop {
-        let verdict = health.failed(at(now), Blame::Theirs, 7);
-        if verdict.died {
+        let outcome = health.record_failure(at(now), FailureCause::Relay, 7);
+        if outcome.became_dead {
             return (health, now);
         }
-        now = verdict.next.0.div_ceil(1_000);
-        assert!(now < 2 * DAY, "it should have died");
+        now = outcome.retry_at.0.div_ceil(1_000);
+        assert!(now < 2 * DAY, "it should have became_dead");
     }
 }
 
@@ -59,107 +59,113 @@ fn dead() -> (Health, u64) {
 #[test]
 fn a_new_relay_is_disconnected_and_dialled_at_once() {
     let health = fresh();
-    assert_eq!(health.status(at(0)), Status::Disconnected);
-    assert_eq!((health.next_dial(), health.quiet_until(), health.failures()), (moment(0), None, 0));
-    assert_eq!(health.row(at(0)), HealthRow::default());
+    assert_eq!(health.status(at(0)), HealthStatus::Disconnected);
+    assert_eq!((health.next_dial_at(), health.cooldown_until(), health.failures()), (moment(0), None, 0));
+    assert_eq!(health.to_record(at(0)), HealthRecord::default());
 }
 
 #[test]
-fn healthy_to_disconnected_by_a_normal_end() {
+fn healthy_relay_becomes_disconnected_when_the_connection_ends() {
     let mut health = healthy(1_000);
-    assert_eq!(health.lost(at(1_000), 5), moment(1_002));
-    assert_eq!(health.status(at(1_000)), Status::Disconnected);
+    assert_eq!(health.record_lost(at(1_000), 5), moment(1_002));
+    assert_eq!(health.status(at(1_000)), HealthStatus::Disconnected);
 }
 
 #[test]
-fn disconnected_to_healthy_after_five_stable_minutes() {
+fn relay_becomes_healthy_after_five_stable_minutes() {
     let mut health = fresh();
-    health.connected(at(10));
-    assert_eq!(health.status(at(10)), Status::Disconnected);
-    assert_eq!(health.status(at(309)), Status::Disconnected);
-    assert_eq!(health.status(at(310)), Status::Healthy);
+    health.record_connected(at(10));
+    assert_eq!(health.status(at(10)), HealthStatus::Disconnected);
+    assert_eq!(health.status(at(309)), HealthStatus::Disconnected);
+    assert_eq!(health.status(at(310)), HealthStatus::Healthy);
 }
 
 #[test]
-fn disconnected_to_degraded_by_a_failure() {
+fn failure_makes_a_relay_degraded() {
     let mut health = fresh();
-    health.failed(at(1), Blame::Theirs, 0);
-    assert_eq!(health.status(at(1)), Status::Degraded);
+    health.record_failure(at(1), FailureCause::Relay, 0);
+    assert_eq!(health.status(at(1)), HealthStatus::Degraded);
     assert_eq!(health.failures(), 1);
 }
 
 #[test]
-fn degraded_to_dead_after_a_day_of_failures() {
+fn relay_is_dead_after_a_day_of_failures() {
     let (mut health, when) = dead();
     assert!((100 + DAY..100 + DAY + HOUR * 6 / 5 + 1).contains(&when), "{when}");
-    assert_eq!(health.status(at(when)), Status::Dead);
+    assert_eq!(health.status(at(when)), HealthStatus::Dead);
     // It stays dead, is not declared so twice, and is tried once a day.
-    let next = health.next_dial().0.div_ceil(1_000);
+    let next = health.next_dial_at().0.div_ceil(1_000);
     assert!((23 * HOUR..=25 * HOUR).contains(&(next - when)));
-    let verdict = health.failed(at(next), Blame::Theirs, u64::MAX);
-    assert!(!verdict.died);
-    assert!((23 * HOUR..=25 * HOUR).contains(&verdict.next.since(moment(next)).as_secs()));
-    assert_eq!(health.status(at(next)), Status::Dead);
+    let outcome = health.record_failure(at(next), FailureCause::Relay, u64::MAX);
+    assert!(!outcome.became_dead);
+    assert!((23 * HOUR..=25 * HOUR).contains(&outcome.retry_at.since(moment(next)).as_secs()));
+    assert_eq!(health.status(at(next)), HealthStatus::Dead);
 }
 
 #[test]
-fn degraded_to_disconnected_by_recovery_then_healthy() {
+fn degraded_relay_recovers_and_becomes_healthy() {
     let mut health = degraded(1);
-    health.connected(at(100));
-    assert_eq!((health.status(at(100)), health.failures()), (Status::Disconnected, 0));
-    assert_eq!(health.status(at(400)), Status::Healthy);
+    health.record_connected(at(100));
+    assert_eq!((health.status(at(100)), health.failures()), (HealthStatus::Disconnected, 0));
+    assert_eq!(health.status(at(400)), HealthStatus::Healthy);
 }
 
 #[test]
-fn dead_to_disconnected_by_recovery() {
+fn dead_relay_recovers_when_it_connects() {
     let (mut health, when) = dead();
-    health.connected(at(when + DAY));
-    assert_eq!(health.status(at(when + DAY)), Status::Disconnected);
+    health.record_connected(at(when + DAY));
+    assert_eq!(health.status(at(when + DAY)), HealthStatus::Disconnected);
     // The next day of failures is counted from its beginning.
-    health.lost(at(when + DAY + 1), 0);
-    assert!(!health.failed(at(when + DAY + 10), Blame::Theirs, 0).died);
-    assert_eq!(health.status(at(when + DAY + 10)), Status::Degraded);
+    health.record_lost(at(when + DAY + 1), 0);
+    assert!(!health.record_failure(at(when + DAY + 10), FailureCause::Relay, 0).became_dead);
+    assert_eq!(health.status(at(when + DAY + 10)), HealthStatus::Degraded);
 }
 
 #[test]
-fn recovered_but_not_yet_stable_is_degraded_when_it_is_lost_again() {
+fn relay_lost_before_it_is_stable_is_degraded() {
     let mut health = degraded(1);
-    health.connected(at(100));
-    health.lost(at(200), 0);
-    assert_eq!(health.status(at(200)), Status::Degraded);
+    health.record_connected(at(100));
+    health.record_lost(at(200), 0);
+    assert_eq!(health.status(at(200)), HealthStatus::Degraded);
 }
 
 #[test]
-fn any_to_rate_limited_and_back_to_the_previous_state() {
+fn rate_limit_overrides_the_status_until_the_cooldown_ends() {
     let mut unstable = fresh();
-    unstable.connected(at(1_000));
+    unstable.record_connected(at(1_000));
     for (mut health, before) in [
-        (fresh(), Status::Disconnected),
-        (unstable, Status::Disconnected),
-        (healthy(1_000), Status::Healthy),
-        (degraded(1_000), Status::Degraded),
+        (fresh(), HealthStatus::Disconnected),
+        (unstable, HealthStatus::Disconnected),
+        (healthy(1_000), HealthStatus::Healthy),
+        (degraded(1_000), HealthStatus::Degraded),
     ] {
         assert_eq!(health.status(at(1_000)), before);
-        assert_eq!(health.limited(at(1_000)), moment(1_065));
-        assert_eq!(health.status(at(1_064)), Status::RateLimited);
+        assert_eq!(health.record_rate_limit(at(1_000)), moment(1_065));
+        assert_eq!(health.status(at(1_064)), HealthStatus::RateLimited);
         assert_eq!(health.status(at(1_065)), before);
     }
     let (mut health, when) = dead();
-    health.limited(at(when));
-    assert_eq!(health.status(at(when + 64)), Status::RateLimited);
-    assert_eq!(health.status(at(when + 65)), Status::Dead);
+    health.record_rate_limit(at(when));
+    assert_eq!(health.status(at(when + 64)), HealthStatus::RateLimited);
+    assert_eq!(health.status(at(when + 65)), HealthStatus::Dead);
 }
 
 #[test]
-fn the_numbers_of_the_metric() {
-    let all = [Status::Healthy, Status::Disconnected, Status::Degraded, Status::Dead, Status::RateLimited];
+fn status_values_match_the_metric() {
+    let all = [
+        HealthStatus::Healthy,
+        HealthStatus::Disconnected,
+        HealthStatus::Degraded,
+        HealthStatus::Dead,
+        HealthStatus::RateLimited,
+    ];
     assert_eq!(all.map(|status| status as u8), [1, 2, 3, 4, 5]);
 }
 
 // Backoff.
 
 #[test]
-fn backoff_doubles_up_to_the_most() {
+fn backoff_doubles_up_to_the_maximum() {
     let mut health = fresh();
     let mut now = 0;
     for wait in [5, 10, 20, 40, 80, 160, 320, 640, 1_280, 2_560, 3_600, 3_600, 3_600] {
@@ -169,17 +175,17 @@ fn backoff_doubles_up_to_the_most() {
 }
 
 #[test]
-fn backoff_varies_by_a_fifth() {
-    for (chance, millis) in [(0, 4_000), (1, 4_001), (1_000, 5_000), (2_000, 6_000), (2_001, 4_000)] {
-        let next = fresh().failed(at(0), Blame::Theirs, chance).next;
-        assert_eq!(next, Moment(millis), "{chance}");
+fn backoff_jitter_is_twenty_percent() {
+    for (random, millis) in [(0, 4_000), (1, 4_001), (1_000, 5_000), (2_000, 6_000), (2_001, 4_000)] {
+        let next = fresh().record_failure(at(0), FailureCause::Relay, random).retry_at;
+        assert_eq!(next, MonoTime(millis), "{random}");
     }
-    let next = fresh().failed(at(0), Blame::Theirs, u64::MAX).next;
+    let next = fresh().record_failure(at(0), FailureCause::Relay, u64::MAX).retry_at;
     assert!((4_000..=6_000).contains(&next.0));
 }
 
 #[test]
-fn odd_settings_are_survived() {
+fn extreme_settings_do_not_panic() {
     for (base_secs, max_secs, first, last) in [
         (0, 0, 1, 1),
         (1, 3, 1, 3),
@@ -187,38 +193,38 @@ fn odd_settings_are_survived() {
         (u64::MAX, u64::MAX, u64::MAX / 1_000, u64::MAX / 1_000),
         (1, u64::MAX, 1, u64::MAX / 1_000),
     ] {
-        let mut health = Health::new(BackoffConfig { base_secs, max_secs }, &HealthRow::default(), at(0));
+        let mut health = RelayHealth::new(BackoffConfig { base_secs, max_secs }, &HealthRecord::default(), at(0));
         let least = |secs: u64| secs.saturating_mul(1_000) / 5 * 4 - 1_000.min(secs * 200);
-        let next = health.failed(at(0), Blame::Theirs, 0).next;
+        let next = health.record_failure(at(0), FailureCause::Relay, 0).retry_at;
         assert!(next.0 >= least(first), "{base_secs} {max_secs}: {next:?}");
         for _ in 0..200 {
-            health.failed(at(0), Blame::Theirs, u64::MAX);
+            health.record_failure(at(0), FailureCause::Relay, u64::MAX);
         }
-        let next = health.failed(at(0), Blame::Theirs, 0).next;
+        let next = health.record_failure(at(0), FailureCause::Relay, 0).retry_at;
         assert!(next.0 >= least(last), "{base_secs} {max_secs}: {next:?}");
-        health.failed(at(0), Blame::Ours, u64::MAX);
-        health.connected(at(0));
-        health.lost(at(0), u64::MAX);
-        assert_eq!(health.row(at(0)).failures, 0);
+        health.record_failure(at(0), FailureCause::OwnNetwork, u64::MAX);
+        health.record_connected(at(0));
+        health.record_lost(at(0), u64::MAX);
+        assert_eq!(health.to_record(at(0)).failures, 0);
     }
 }
 
 #[test]
-fn the_end_of_time_is_survived() {
-    let end = Now { mono: Moment(u64::MAX), wall: Timestamp(u64::MAX) };
+fn maximum_time_does_not_overflow() {
+    let end = Now { mono: MonoTime(u64::MAX), wall: Timestamp(u64::MAX) };
     let mut health = fresh();
     health.failures = u32::MAX;
-    health.flaps = u32::MAX;
-    health.strikes = u32::MAX;
-    for chance in [0, u64::MAX] {
-        assert_eq!(health.failed(end, Blame::Theirs, chance).next, end.mono);
-        assert_eq!(health.failed(end, Blame::Ours, chance).next, end.mono);
-        assert_eq!(health.limited(end), end.mono);
-        assert_eq!(health.park(end, chance), end.mono);
-        health.connected(end);
-        assert_eq!(health.lost(end, chance), end.mono);
-        let row = health.row(end);
-        let again = Health::new(BackoffConfig::default(), &row, end);
+    health.short_connections = u32::MAX;
+    health.rate_limit_count = u32::MAX;
+    for random in [0, u64::MAX] {
+        assert_eq!(health.record_failure(end, FailureCause::Relay, random).retry_at, end.mono);
+        assert_eq!(health.record_failure(end, FailureCause::OwnNetwork, random).retry_at, end.mono);
+        assert_eq!(health.record_rate_limit(end), end.mono);
+        assert_eq!(health.park(end, random), end.mono);
+        health.record_connected(end);
+        assert_eq!(health.record_lost(end, random), end.mono);
+        let row = health.to_record(end);
+        let again = RelayHealth::new(BackoffConfig::default(), &row, end);
         assert_eq!(again.status(end), health.status(end));
     }
 }
@@ -226,119 +232,119 @@ fn the_end_of_time_is_survived() {
 // Our own outages.
 
 #[test]
-fn our_own_outage_counts_for_nothing() {
+fn own_network_outage_is_not_counted_as_failure() {
     let mut health = fresh();
-    for (chance, millis) in [(0, 5_000), (1, 5_001), (55_000, 60_000), (55_001, 5_000)] {
-        let verdict = health.failed(at(0), Blame::Ours, chance);
-        assert_eq!(verdict, Verdict { next: Moment(millis), died: false });
+    for (random, millis) in [(0, 5_000), (1, 5_001), (55_000, 60_000), (55_001, 5_000)] {
+        let outcome = health.record_failure(at(0), FailureCause::OwnNetwork, random);
+        assert_eq!(outcome, FailureOutcome { retry_at: MonoTime(millis), became_dead: false });
     }
-    assert_eq!((health.failures(), health.status(at(0))), (0, Status::Disconnected));
+    assert_eq!((health.failures(), health.status(at(0))), (0, HealthStatus::Disconnected));
     let slow = BackoffConfig { base_secs: 600, max_secs: 3_600 };
-    let mut health = Health::new(slow, &HealthRow::default(), at(0));
-    assert_eq!(health.failed(at(0), Blame::Ours, 12_345).next, moment(60));
+    let mut health = RelayHealth::new(slow, &HealthRecord::default(), at(0));
+    assert_eq!(health.record_failure(at(0), FailureCause::OwnNetwork, 12_345).retry_at, moment(60));
 }
 
 #[test]
-fn our_own_outage_stops_the_clock_of_the_dead() {
+fn own_network_outage_does_not_count_towards_dead() {
     let mut health = fresh();
-    health.failed(at(0), Blame::Theirs, 0);
-    health.failed(at(23 * HOUR), Blame::Theirs, 0);
-    health.failed(at(30 * HOUR), Blame::Ours, 0);
+    health.record_failure(at(0), FailureCause::Relay, 0);
+    health.record_failure(at(23 * HOUR), FailureCause::Relay, 0);
+    health.record_failure(at(30 * HOUR), FailureCause::OwnNetwork, 0);
     // The time since the last failure that was theirs is nobody's.
-    assert!(!health.failed(at(40 * HOUR), Blame::Theirs, 0).died);
-    assert!(!health.failed(at(41 * HOUR - 1), Blame::Theirs, 0).died);
-    assert!(health.failed(at(41 * HOUR), Blame::Theirs, 0).died);
+    assert!(!health.record_failure(at(40 * HOUR), FailureCause::Relay, 0).became_dead);
+    assert!(!health.record_failure(at(41 * HOUR - 1), FailureCause::Relay, 0).became_dead);
+    assert!(health.record_failure(at(41 * HOUR), FailureCause::Relay, 0).became_dead);
     // A dead relay is still dead in an outage, but the probe that could not be made is made soon.
-    let verdict = health.failed(at(60 * HOUR), Blame::Ours, 0);
-    assert_eq!(verdict, Verdict { next: moment(60 * HOUR + 5), died: false });
-    assert_eq!(health.status(at(60 * HOUR)), Status::Dead);
+    let outcome = health.record_failure(at(60 * HOUR), FailureCause::OwnNetwork, 0);
+    assert_eq!(outcome, FailureOutcome { retry_at: moment(60 * HOUR + 5), became_dead: false });
+    assert_eq!(health.status(at(60 * HOUR)), HealthStatus::Dead);
 }
 
 // Drops.
 
 #[test]
-fn a_relay_that_hangs_up_at_once_is_not_dialled_in_a_circle() {
+fn relay_that_disconnects_at_once_is_dialled_with_backoff() {
     let mut health = fresh();
     let mut now = 0;
-    // A fifth less each time, by this chance.
+    // A fifth less each time, by this random.
     for wait in [4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 2_880, 2_880] {
-        health.connected(at(now));
-        assert_eq!(health.lost(at(now + 1), 0), moment(now + 1 + wait));
-        assert_eq!(health.status(at(now + 1)), Status::Degraded);
+        health.record_connected(at(now));
+        assert_eq!(health.record_lost(at(now + 1), 0), moment(now + 1 + wait));
+        assert_eq!(health.status(at(now + 1)), HealthStatus::Degraded);
         now += 1 + wait;
     }
     // A failure is another matter and has a row of its own.
-    assert_eq!(health.failed(at(now), Blame::Theirs, 0).next, moment(now + 4));
+    assert_eq!(health.record_failure(at(now), FailureCause::Relay, 0).retry_at, moment(now + 4));
     now += 4;
-    health.connected(at(now));
-    assert_eq!(health.lost(at(now + 1), 0), moment(now + 1 + 2_880));
+    health.record_connected(at(now));
+    assert_eq!(health.record_lost(at(now + 1), 0), moment(now + 1 + 2_880));
     // Five minutes make it better.
     now += 2_881;
-    health.connected(at(now));
-    assert_eq!(health.lost(at(now + 300), 0), moment(now + 302));
-    health.connected(at(now + 302));
-    assert_eq!(health.lost(at(now + 303), 0), moment(now + 307));
+    health.record_connected(at(now));
+    assert_eq!(health.record_lost(at(now + 300), 0), moment(now + 302));
+    health.record_connected(at(now + 302));
+    assert_eq!(health.record_lost(at(now + 303), 0), moment(now + 307));
 }
 
 #[test]
-fn nobody_is_dialled_within_two_seconds_of_a_drop() {
+fn no_redial_within_two_seconds_of_a_disconnect() {
     let quick = BackoffConfig { base_secs: 1, max_secs: 1 };
-    let mut health = Health::new(quick, &HealthRow::default(), at(0));
-    health.connected(at(10));
-    assert_eq!(health.lost(at(11), 0), moment(13));
-    assert_eq!(health.left(at(20)), moment(22));
-    assert_eq!(health.lost(at(30), 0), moment(32), "it was not connected");
+    let mut health = RelayHealth::new(quick, &HealthRecord::default(), at(0));
+    health.record_connected(at(10));
+    assert_eq!(health.record_lost(at(11), 0), moment(13));
+    assert_eq!(health.record_closed(at(20)), moment(22));
+    assert_eq!(health.record_lost(at(30), 0), moment(32), "it was not connected");
 }
 
 #[test]
-fn leaving_says_nothing_about_a_relay() {
+fn own_disconnect_does_not_change_health() {
     let mut health = fresh();
-    health.connected(at(10));
-    assert_eq!(health.left(at(11)), moment(13));
-    assert_eq!(health.status(at(11)), Status::Disconnected);
+    health.record_connected(at(10));
+    assert_eq!(health.record_closed(at(11)), moment(13));
+    assert_eq!(health.status(at(11)), HealthStatus::Disconnected);
 }
 
 // Complaints.
 
 #[test]
-fn quiet_doubles_up_to_an_hour() {
+fn cooldown_doubles_up_to_an_hour() {
     let mut health = fresh();
     let mut now = 0;
     for secs in [65, 130, 260, 520, 1_040, 2_080, 3_600, 3_600] {
-        assert_eq!(health.limited(at(now)), moment(now + secs));
-        now += secs + limits::CALM_SECS - 1;
+        assert_eq!(health.record_rate_limit(at(now)), moment(now + secs));
+        now += secs + limits::RATE_LIMIT_RESET_SECS - 1;
     }
 }
 
 #[test]
-fn complaints_are_forgotten_after_five_calm_minutes() {
+fn rate_limits_are_forgotten_after_five_minutes() {
     let mut health = fresh();
-    health.limited(at(0));
-    assert_eq!(health.limited(at(65 + 299)), moment(65 + 299 + 130));
+    health.record_rate_limit(at(0));
+    assert_eq!(health.record_rate_limit(at(65 + 299)), moment(65 + 299 + 130));
     let calm = 65 + 299 + 130 + 300;
-    assert_eq!(health.row(at(calm - 1)).strikes, 2);
-    assert_eq!(health.row(at(calm)), HealthRow::default());
-    assert_eq!(health.limited(at(calm)), moment(calm + 65));
+    assert_eq!(health.to_record(at(calm - 1)).rate_limit_count, 2);
+    assert_eq!(health.to_record(at(calm)), HealthRecord::default());
+    assert_eq!(health.record_rate_limit(at(calm)), moment(calm + 65));
 }
 
 #[test]
-fn a_burst_of_complaints_is_one() {
+fn burst_of_rate_limits_counts_once() {
     let mut health = fresh();
     for second in 0..65 {
-        assert_eq!(health.limited(at(second)), moment(second + 65));
+        assert_eq!(health.record_rate_limit(at(second)), moment(second + 65));
     }
-    assert_eq!(health.limited(at(64 + 65)), moment(64 + 65 + 130));
+    assert_eq!(health.record_rate_limit(at(64 + 65)), moment(64 + 65 + 130));
 }
 
 #[test]
-fn dialling_waits_for_the_end_of_the_quiet() {
+fn relay_is_not_dialled_during_its_cooldown() {
     let mut health = healthy(1_000);
-    health.limited(at(1_000));
-    assert_eq!(health.lost(at(1_001), 0), moment(1_065));
-    assert_eq!(health.next_dial(), moment(1_065));
-    assert_eq!(health.failed(at(1_002), Blame::Ours, 0).next, moment(1_065));
-    assert_eq!(health.failed(at(1_060), Blame::Theirs, 1_000).next, moment(1_065));
-    assert_eq!(health.failed(at(1_064), Blame::Theirs, 2_000).next, moment(1_074));
+    health.record_rate_limit(at(1_000));
+    assert_eq!(health.record_lost(at(1_001), 0), moment(1_065));
+    assert_eq!(health.next_dial_at(), moment(1_065));
+    assert_eq!(health.record_failure(at(1_002), FailureCause::OwnNetwork, 0).retry_at, moment(1_065));
+    assert_eq!(health.record_failure(at(1_060), FailureCause::Relay, 1_000).retry_at, moment(1_065));
+    assert_eq!(health.record_failure(at(1_064), FailureCause::Relay, 2_000).retry_at, moment(1_074));
 }
 
 // Policy.
@@ -346,37 +352,37 @@ fn dialling_waits_for_the_end_of_the_quiet() {
 #[test]
 fn a_parked_relay_is_degraded_and_probed_once_a_day() {
     let mut health = healthy(1_000);
-    for (chance, secs) in [(0, 23 * HOUR), (HOUR * 1_000, DAY), (2 * HOUR * 1_000, 25 * HOUR)] {
-        assert_eq!(health.park(at(1_000), chance), moment(1_000 + secs));
+    for (random, secs) in [(0, 23 * HOUR), (HOUR * 1_000, DAY), (2 * HOUR * 1_000, 25 * HOUR)] {
+        assert_eq!(health.park(at(1_000), random), moment(1_000 + secs));
     }
     assert!(health.is_parked());
-    assert_eq!(health.status(at(1_001)), Status::Degraded);
+    assert_eq!(health.status(at(1_001)), HealthStatus::Degraded);
     // The end of the connection on which it said so does not bring the probe closer, whoever ends it.
-    assert_eq!(health.lost(at(1_001), 0), moment(1_000 + 25 * HOUR));
-    assert_eq!(health.left(at(1_001)), moment(1_000 + 25 * HOUR));
+    assert_eq!(health.record_lost(at(1_001), 0), moment(1_000 + 25 * HOUR));
+    assert_eq!(health.record_closed(at(1_001)), moment(1_000 + 25 * HOUR));
     // A probe without an answer, or without a connection, is followed by another day.
     let probe = 1_000 + 25 * HOUR;
-    health.connected(at(probe));
-    assert_eq!(health.status(at(probe + 300)), Status::Degraded);
-    assert_eq!(health.lost(at(probe + 301), 0), moment(probe + 301 + 23 * HOUR));
+    health.record_connected(at(probe));
+    assert_eq!(health.status(at(probe + 300)), HealthStatus::Degraded);
+    assert_eq!(health.record_lost(at(probe + 301), 0), moment(probe + 301 + 23 * HOUR));
     let probe = probe + DAY;
-    assert_eq!(health.failed(at(probe), Blame::Theirs, 0).next, moment(probe + 23 * HOUR));
+    assert_eq!(health.record_failure(at(probe), FailureCause::Relay, 0).retry_at, moment(probe + 23 * HOUR));
     health.unpark();
-    health.connected(at(probe + DAY));
-    assert_eq!(health.status(at(probe + DAY + 300)), Status::Healthy);
+    health.record_connected(at(probe + DAY));
+    assert_eq!(health.status(at(probe + DAY + 300)), HealthStatus::Healthy);
 }
 
 #[test]
 fn retry_now_overrides_everything_but_forgets_nothing() {
     let (mut health, when) = dead();
-    health.limited(at(when));
+    health.record_rate_limit(at(when));
     health.park(at(when), 0);
     health.retry_now(at(when + 10));
-    assert_eq!(health.next_dial(), moment(when + 10));
-    assert_eq!(health.status(at(when + 10)), Status::Dead);
-    assert_eq!(health.limited(at(when + 11)), moment(when + 11 + 130));
+    assert_eq!(health.next_dial_at(), moment(when + 10));
+    assert_eq!(health.status(at(when + 10)), HealthStatus::Dead);
+    assert_eq!(health.record_rate_limit(at(when + 11)), moment(when + 11 + 130));
     assert!(health.is_parked());
     let mut health = fresh();
     health.retry_now(at(5));
-    assert_eq!((health.next_dial(), health.quiet_until()), (moment(5), None));
+    assert_eq!((health.next_dial_at(), health.cooldown_until()), (moment(5), None));
 }

@@ -1,12 +1,12 @@
 use super::*;
-use crate::nostr::negentropy::{ItemSet, respond};
+use crate::nostr::negentropy::{NegentropySet, respond};
 
 const FRAME: usize = 60_000;
 
 /// Who answers.
 enum Responder {
-    Ours(ItemSet),
-    Theirs(Box<Party>),
+    Ours(NegentropySet),
+    Theirs(Box<Initiator>),
 }
 
 impl Responder {
@@ -18,30 +18,30 @@ impl Responder {
     }
 }
 
-fn responders(items: &[Item]) -> [Responder; 2] {
+fn responders(items: &[NegentropyItem]) -> [Responder; 2] {
     let mut storage = NegentropyStorageVector::new();
     for item in items {
         storage.insert(item.created_at, Id::from_byte_array(item.id)).expect("not sealed");
     }
     storage.seal().expect("once");
     let party = Negentropy::owned(storage, FRAME as u64).expect("a large frame");
-    [Responder::Ours(ItemSet::seal(items.to_vec())), Responder::Theirs(Box::new(party))]
+    [Responder::Ours(NegentropySet::from_items(items.to_vec())), Responder::Theirs(Box::new(party))]
 }
 
 /// Plays until there is nothing to say.
-fn play(ours: &[Item], responder: &mut Responder, frame: usize) -> (NegoTurn, Nego) {
-    let (mut nego, mut message) = Nego::begin(ours, frame);
+fn play(ours: &[NegentropyItem], responder: &mut Responder, frame: usize) -> (NegentropyStep, NegentropySession) {
+    let (mut nego, mut message) = NegentropySession::start(ours, frame);
     loop {
         assert!(message.len() <= frame);
-        match nego.hear(&responder.answer(&message)) {
-            NegoTurn::Say(next) => message = next,
+        match nego.handle_message(&responder.answer(&message)) {
+            NegentropyStep::Send(next) => message = next,
             turn => return (turn, nego),
         }
     }
 }
 
 #[test]
-fn both_responders_tell_exactly_the_difference() {
+fn both_responders_yield_exactly_the_difference() {
     let mut rng = Rng(11);
     for size in [0, 1, 31, 32, 33, 400, 3_000, 50_000] {
         for percent in [0, 1, 4] {
@@ -57,11 +57,11 @@ fn both_responders_tell_exactly_the_difference() {
                 for mut responder in responders(&theirs) {
                     let (turn, mut nego) = play(&ours, &mut responder, FRAME);
                     let what = format!("{size} {percent} {seconds}: {} rounds", nego.rounds());
-                    assert_eq!(turn, NegoTurn::Done, "{what}");
-                    assert!(nego.need() == ids(&yours) && nego.lacking() == ids(&mine), "{what}");
-                    assert_eq!(nego.items(), ours.len());
-                    assert!(nego.need().is_empty(), "taken away");
-                    assert_eq!(nego.hear(&[0x61]), NegoTurn::Bad, "it is over");
+                    assert_eq!(turn, NegentropyStep::Done, "{what}");
+                    assert!(nego.take_needed() == ids(&yours) && nego.missing_remotely() == ids(&mine), "{what}");
+                    assert_eq!(nego.item_count(), ours.len());
+                    assert!(nego.take_needed().is_empty(), "taken away");
+                    assert_eq!(nego.handle_message(&[0x61]), NegentropyStep::ProtocolError, "it is over");
                 }
             }
         }
@@ -69,18 +69,18 @@ fn both_responders_tell_exactly_the_difference() {
 }
 
 #[test]
-fn small_frames_lose_nothing() {
+fn small_frames_lose_no_ids() {
     let mut rng = Rng(12);
     let shared = rng.items(2_000, 500);
     let (mine, yours) = (rng.items(40, 500), rng.items(60, 500));
     for mut responder in responders(&[shared.clone(), yours.clone()].concat()) {
         // Below the smallest frame of the protocol it is that.
-        let (mut nego, mut message) = Nego::begin(&[shared.clone(), mine.clone()].concat(), 1);
-        while let NegoTurn::Say(next) = nego.hear(&responder.answer(&message)) {
-            assert!(next.len() <= MIN_FRAME);
+        let (mut nego, mut message) = NegentropySession::start(&[shared.clone(), mine.clone()].concat(), 1);
+        while let NegentropyStep::Send(next) = nego.handle_message(&responder.answer(&message)) {
+            assert!(next.len() <= MIN_FRAME_BYTES);
             message = next;
         }
-        assert!(nego.need() == ids(&yours) && nego.lacking() == ids(&mine));
+        assert!(nego.take_needed() == ids(&yours) && nego.missing_remotely() == ids(&mine));
     }
 }
 
@@ -88,14 +88,14 @@ fn small_frames_lose_nothing() {
 fn the_same_sets_give_the_same_messages() {
     let mut rng = Rng(13);
     let (ours, theirs) = (rng.items(2_000, 100), rng.items(2_000, 100));
-    let run = |items: &[Item]| {
+    let run = |items: &[NegentropyItem]| {
         let mut said = Vec::new();
-        let mut responder = Responder::Ours(ItemSet::seal(theirs.clone()));
-        let (mut nego, mut message) = Nego::begin(items, FRAME);
-        while let NegoTurn::Say(next) = nego.hear(&responder.answer(&message)) {
+        let mut responder = Responder::Ours(NegentropySet::from_items(theirs.clone()));
+        let (mut nego, mut message) = NegentropySession::start(items, FRAME);
+        while let NegentropyStep::Send(next) = nego.handle_message(&responder.answer(&message)) {
             said.push(std::mem::replace(&mut message, next));
         }
-        (said, nego.need(), nego.lacking().to_vec())
+        (said, nego.take_needed(), nego.missing_remotely().to_vec())
     };
     let mut turned = ours.clone();
     turned.reverse();
@@ -104,55 +104,55 @@ fn the_same_sets_give_the_same_messages() {
 }
 
 #[test]
-fn what_is_offered_is_not_needed_under_another_time() {
-    let ours = Item { created_at: 100, id: [7; 32] };
-    let theirs = Item { created_at: 900, id: [7; 32] };
-    let (turn, mut nego) = play(&[ours], &mut Responder::Ours(ItemSet::seal(vec![theirs])), FRAME);
-    assert_eq!((turn, nego.need()), (NegoTurn::Done, vec![]));
+fn own_id_with_another_time_is_not_needed() {
+    let ours = NegentropyItem { created_at: 100, id: [7; 32] };
+    let theirs = NegentropyItem { created_at: 900, id: [7; 32] };
+    let (turn, mut nego) = play(&[ours], &mut Responder::Ours(NegentropySet::from_items(vec![theirs])), FRAME);
+    assert_eq!((turn, nego.take_needed()), (NegentropyStep::Done, vec![]));
     // The end of time is on no wire, but is here nevertheless.
-    let endless = Item { created_at: u64::MAX, id: [8; 32] };
-    let theirs = Item { created_at: 900, id: [8; 32] };
-    let (turn, mut nego) = play(&[endless], &mut Responder::Ours(ItemSet::seal(vec![theirs])), FRAME);
-    assert_eq!((turn, nego.need()), (NegoTurn::Done, vec![]));
+    let endless = NegentropyItem { created_at: u64::MAX, id: [8; 32] };
+    let theirs = NegentropyItem { created_at: 900, id: [8; 32] };
+    let (turn, mut nego) = play(&[endless], &mut Responder::Ours(NegentropySet::from_items(vec![theirs])), FRAME);
+    assert_eq!((turn, nego.take_needed()), (NegentropyStep::Done, vec![]));
 }
 
 #[test]
-fn dense_differences_are_left_for_pages() {
+fn large_differences_fall_back_to_pages() {
     let mut rng = Rng(14);
     let (ours, theirs) = (rng.items(20_000, 1_000_000), rng.items(20_000, 1_000_000));
     for mut responder in responders(&theirs) {
         let (turn, nego) = play(&ours, &mut responder, FRAME);
-        assert_eq!(turn, NegoTurn::Dense);
-        assert!((limits::NEGO_DENSE_ROUNDS..24).contains(&nego.rounds()), "{}", nego.rounds());
+        assert_eq!(turn, NegentropyStep::TooDifferent);
+        assert!((limits::NEGENTROPY_DENSE_ROUNDS..24).contains(&nego.rounds()), "{}", nego.rounds());
     }
     // A few rounds are worth it, whatever differs.
     let (ours, theirs) = (rng.items(300, 1_000_000), rng.items(300, 1_000_000));
     for mut responder in responders(&theirs) {
         let (turn, mut nego) = play(&ours, &mut responder, FRAME);
-        assert_eq!((turn, nego.need() == ids(&theirs)), (NegoTurn::Done, true));
+        assert_eq!((turn, nego.take_needed() == ids(&theirs)), (NegentropyStep::Done, true));
     }
 }
 
 // ---- Relays that lie ----------------------------------------------------------------------------
 
 #[test]
-fn a_relay_that_never_agrees_ends_after_64_rounds() {
+fn relay_that_never_agrees_ends_after_64_rounds() {
     let ours = Rng(15).items(5_000, 1_000);
-    let (mut nego, _) = Nego::begin(&ours, FRAME);
+    let (mut nego, _) = NegentropySession::start(&ours, FRAME);
     // One fingerprint to infinity that is never right.
     let message = [vec![0x61, 0, 0, 1], vec![0xee; 16]].concat();
-    for _ in 1..limits::MAX_NEGO_ROUNDS {
-        assert!(matches!(nego.hear(&message), NegoTurn::Say(_)));
+    for _ in 1..limits::MAX_NEGENTROPY_ROUNDS {
+        assert!(matches!(nego.handle_message(&message), NegentropyStep::Send(_)));
     }
-    assert_eq!(nego.hear(&message), NegoTurn::Endless);
-    assert_eq!(nego.rounds(), limits::MAX_NEGO_ROUNDS);
-    assert_eq!(nego.hear(&message), NegoTurn::Bad);
+    assert_eq!(nego.handle_message(&message), NegentropyStep::TooLarge);
+    assert_eq!(nego.rounds(), limits::MAX_NEGENTROPY_ROUNDS);
+    assert_eq!(nego.handle_message(&message), NegentropyStep::ProtocolError);
 }
 
 #[test]
-fn a_relay_that_has_everything_ends_at_the_bound() {
+fn relay_with_too_many_needed_ids_ends_at_the_bound() {
     let mut rng = Rng(16);
-    let (mut nego, _) = Nego::begin(&rng.items(60_000, 1_000), FRAME);
+    let (mut nego, _) = NegentropySession::start(&rng.items(60_000, 1_000), FRAME);
     let mut ids_so_far = 0;
     loop {
         // 20,000 ids, and a fingerprint so that it goes on.
@@ -160,58 +160,58 @@ fn a_relay_that_has_everything_ends_at_the_bound() {
         let head = [0x61, 2, 0, 2, 0x81, 0x9c, 0x20];
         let message = [&head[..], &list, &[0, 0, 1], &[0xee; 16]].concat();
         ids_so_far += 20_000;
-        match nego.hear(&message) {
-            NegoTurn::Say(answer) => assert!(answer.len() <= FRAME),
+        match nego.handle_message(&message) {
+            NegentropyStep::Send(answer) => assert!(answer.len() <= FRAME),
             turn => {
-                assert_eq!((turn, ids_so_far), (NegoTurn::Endless, 120_000));
+                assert_eq!((turn, ids_so_far), (NegentropyStep::TooLarge, 120_000));
                 break;
             }
         }
         // Taking them away does not start the count anew.
-        assert_eq!(nego.need().len(), 20_000);
+        assert_eq!(nego.take_needed().len(), 20_000);
     }
 }
 
 #[test]
-fn a_relay_that_lacks_everything_again_and_again_costs_no_memory() {
+fn repeated_missing_ids_use_no_extra_memory() {
     let ours = Rng(17).items(10_000, 1_000);
-    let (mut nego, _) = Nego::begin(&ours, FRAME);
+    let (mut nego, _) = NegentropySession::start(&ours, FRAME);
     // An empty list up to the middle, then a fingerprint.
     let message = [&[0x61, 0x8b, 0x5d, 0, 2, 0, 0, 0, 1][..], &[0xee; 16]].concat();
-    while let NegoTurn::Say(_) = nego.hear(&message) {}
-    assert!(nego.lacking().len() <= ours.len());
-    assert!(nego.lacking().is_sorted());
-    assert_eq!(nego.rounds(), limits::NEGO_DENSE_ROUNDS);
+    while let NegentropyStep::Send(_) = nego.handle_message(&message) {}
+    assert!(nego.missing_remotely().len() <= ours.len());
+    assert!(nego.missing_remotely().is_sorted());
+    assert_eq!(nego.rounds(), limits::NEGENTROPY_DENSE_ROUNDS);
 }
 
 #[test]
-fn bad_messages_are_bad() {
+fn invalid_messages_are_protocol_errors() {
     for message in [&[][..], &[0x60], &[0x62, 0, 0], &[0x00], &[0x7b, 0x7d], &[0x61, 0, 0, 2, 1], &[0x61, 0, 0, 3]] {
-        let (mut nego, _) = Nego::begin(&Rng(18).items(100, 10), FRAME);
-        assert_eq!(nego.hear(message), NegoTurn::Bad, "{message:02x?}");
+        let (mut nego, _) = NegentropySession::start(&Rng(18).items(100, 10), FRAME);
+        assert_eq!(nego.handle_message(message), NegentropyStep::ProtocolError, "{message:02x?}");
     }
 }
 
 #[test]
-fn no_message_panics_or_makes_more_of_itself() {
+fn random_messages_neither_panic_nor_grow() {
     let mut rng = Rng(19);
     let ours = rng.items(300, 60);
     let theirs = rng.items(300, 60);
     // Answers of an honest session, to be broken.
     let mut corpus = Vec::new();
-    let mut responder = Responder::Ours(ItemSet::seal([&ours[..200], &theirs].concat()));
-    let (mut nego, mut message) = Nego::begin(&ours, MIN_FRAME);
+    let mut responder = Responder::Ours(NegentropySet::from_items([&ours[..200], &theirs].concat()));
+    let (mut nego, mut message) = NegentropySession::start(&ours, MIN_FRAME_BYTES);
     loop {
         let answer = responder.answer(&message);
         corpus.push(answer.clone());
-        match nego.hear(&answer) {
-            NegoTurn::Say(next) => message = next,
+        match nego.handle_message(&answer) {
+            NegentropyStep::Send(next) => message = next,
             _ => break,
         }
     }
     let here: BTreeSet<EventId> = ids(&ours).into_iter().collect();
     let mut went_on = 0;
-    let (mut nego, _) = Nego::begin(&ours, MIN_FRAME);
+    let (mut nego, _) = NegentropySession::start(&ours, MIN_FRAME_BYTES);
     for round in 0..30_000 {
         let mut message = if round % 2 == 0 {
             corpus[rng.below(corpus.len())].clone()
@@ -234,23 +234,23 @@ fn no_message_panics_or_makes_more_of_itself() {
                 break;
             }
         }
-        match nego.hear(&message) {
-            NegoTurn::Say(answer) => {
+        match nego.handle_message(&message) {
+            NegentropyStep::Send(answer) => {
                 went_on += 1;
-                assert!(answer.len() <= MIN_FRAME);
+                assert!(answer.len() <= MIN_FRAME_BYTES);
             }
             _ => {
-                assert!(nego.lacking().len() <= ours.len());
-                let need = nego.need();
+                assert!(nego.missing_remotely().len() <= ours.len());
+                let need = nego.take_needed();
                 assert!(need.is_sorted() && need.iter().all(|id| !here.contains(id)));
-                nego = Nego::begin(&ours, MIN_FRAME).0;
+                nego = NegentropySession::start(&ours, MIN_FRAME_BYTES).0;
             }
         }
     }
     assert!(went_on > 1_000, "{went_on}");
 }
 
-fn ids(items: &[Item]) -> Vec<EventId> {
+fn ids(items: &[NegentropyItem]) -> Vec<EventId> {
     let mut ids: Vec<EventId> = items.iter().map(|item| EventId(item.id)).collect();
     ids.sort_unstable();
     ids
@@ -276,7 +276,7 @@ impl Rng {
         id
     }
 
-    fn items(&mut self, count: usize, seconds: usize) -> Vec<Item> {
-        (0..count).map(|_| Item { created_at: 1_000 + self.below(seconds) as u64, id: self.id() }).collect()
+    fn items(&mut self, count: usize, seconds: usize) -> Vec<NegentropyItem> {
+        (0..count).map(|_| NegentropyItem { created_at: 1_000 + self.below(seconds) as u64, id: self.id() }).collect()
     }
 }

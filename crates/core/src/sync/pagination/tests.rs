@@ -8,75 +8,75 @@ const LIMIT: usize = 500;
 
 #[test]
 fn a_page_is_short_below_twenty_or_nine_tenths_of_the_largest() {
-    let mut cap = PageCap::default();
+    let mut cap = PageSizeTracker::default();
     assert!(cap.is_short(19) && !cap.is_short(20));
-    cap.see(500);
+    cap.record(500);
     assert!(cap.is_short(449) && !cap.is_short(450));
-    cap.see(100);
+    cap.record(100);
     assert!(cap.is_short(449), "a smaller page says nothing");
-    let mut cap = PageCap::default();
-    cap.see(33);
+    let mut cap = PageSizeTracker::default();
+    cap.record(33);
     assert!(cap.is_short(29) && !cap.is_short(30));
 }
 
 #[test]
-fn the_end_is_said_or_empty_or_short() {
+fn pagination_ends_by_hint_or_empty_or_short_page() {
     for (more, count, turn) in [
-        (Some(More::Finish), 500, PageTurn::Done),
-        (None, 0, PageTurn::Done),
-        (Some(More::More), 0, PageTurn::Done),
-        (None, 19, PageTurn::Done),
-        (Some(More::More), 19, PageTurn::Next),
-        (None, 20, PageTurn::Next),
+        (Some(EoseHint::Complete), 500, PageOutcome::Done),
+        (None, 0, PageOutcome::Done),
+        (Some(EoseHint::More), 0, PageOutcome::Done),
+        (None, 19, PageOutcome::Done),
+        (Some(EoseHint::More), 19, PageOutcome::Next),
+        (None, 20, PageOutcome::Next),
     ] {
-        let mut pages = Pages::new(Filter::default(), LIMIT, None);
+        let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
         deliver(&mut pages, 1_000, count);
-        assert_eq!(pages.ended(more, &mut PageCap::default()), turn, "{more:?} {count}");
+        assert_eq!(pages.finish_page(more, &mut PageSizeTracker::default()), turn, "{more:?} {count}");
     }
 }
 
 #[test]
 fn a_page_as_large_as_asked_for_is_full() {
-    let mut pages = Pages::new(Filter::default(), 5, None);
+    let mut pages = PaginationState::new(Filter::default(), 5, None);
     deliver(&mut pages, 1_000, 5);
-    assert_eq!(pages.ended(None, &mut PageCap::default()), PageTurn::Next);
-    assert_eq!(pages.request(), Filter { until: Some(Timestamp(996)), limit: Some(5), ..Filter::default() });
+    assert_eq!(pages.finish_page(None, &mut PageSizeTracker::default()), PageOutcome::Next);
+    assert_eq!(pages.next_filter(), Filter { until: Some(Timestamp(996)), limit: Some(5), ..Filter::default() });
 }
 
 #[test]
-fn a_relay_that_sends_more_than_asked_does_not_raise_what_is_full() {
-    let mut cap = PageCap::default();
-    let mut pages = Pages::new(Filter::default(), LIMIT, None);
+fn oversized_page_does_not_raise_the_full_page_size() {
+    let mut cap = PageSizeTracker::default();
+    let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
     deliver(&mut pages, 10_000, 3_000);
-    assert_eq!(pages.ended(None, &mut cap), PageTurn::Next);
+    assert_eq!(pages.finish_page(None, &mut cap), PageOutcome::Next);
     assert_eq!(pages.cursor(), Some(Timestamp(7_001)));
     assert!(!cap.is_short(450));
 }
 
 #[test]
-fn pages_go_on_where_they_stood() {
+fn pagination_resumes_at_the_cursor() {
     let filter = Filter { since: Some(Timestamp(10)), until: Some(Timestamp(900)), ..Filter::default() };
-    assert_eq!(Pages::new(filter.clone(), LIMIT, None).cursor(), Some(Timestamp(900)));
-    assert_eq!(Pages::new(filter.clone(), LIMIT, Some(Timestamp(950))).cursor(), Some(Timestamp(900)));
-    let pages = Pages::new(filter.clone(), LIMIT, Some(Timestamp(400)));
-    assert_eq!(pages.request(), Filter { until: Some(Timestamp(400)), limit: Some(LIMIT), ..filter });
-    assert_eq!(Pages::new(Filter::default(), LIMIT, None).cursor(), None);
+    assert_eq!(PaginationState::new(filter.clone(), LIMIT, None).cursor(), Some(Timestamp(900)));
+    assert_eq!(PaginationState::new(filter.clone(), LIMIT, Some(Timestamp(950))).cursor(), Some(Timestamp(900)));
+    let pages = PaginationState::new(filter.clone(), LIMIT, Some(Timestamp(400)));
+    assert_eq!(pages.next_filter(), Filter { until: Some(Timestamp(400)), limit: Some(LIMIT), ..filter });
+    assert_eq!(PaginationState::new(Filter::default(), LIMIT, None).cursor(), None);
 }
 
 #[test]
-fn what_lies_outside_the_window_never_moves_the_cursor() {
+fn events_outside_the_window_do_not_move_the_cursor() {
     let filter = Filter { since: Some(Timestamp(100)), ..Filter::default() };
-    let mut pages = Pages::new(filter, LIMIT, Some(Timestamp(500)));
+    let mut pages = PaginationState::new(filter, LIMIT, Some(Timestamp(500)));
     deliver(&mut pages, 499, 100);
-    pages.heard(id(9_000), Timestamp(501));
-    pages.heard(id(9_001), Timestamp(99));
-    pages.heard(id(9_002), Timestamp(0));
-    assert_eq!(pages.ended(None, &mut PageCap::default()), PageTurn::Next);
+    pages.record_event(id(9_000), Timestamp(501));
+    pages.record_event(id(9_001), Timestamp(99));
+    pages.record_event(id(9_002), Timestamp(0));
+    assert_eq!(pages.finish_page(None, &mut PageSizeTracker::default()), PageOutcome::Next);
     assert_eq!(pages.cursor(), Some(Timestamp(400)));
 }
 
 #[test]
-fn a_full_second_is_divided_by_values_then_authors_then_kinds() {
+fn full_second_is_split_by_values_then_authors_then_kinds() {
     let two = |text: &str| vec![format!("{text}1"), format!("{text}2"), format!("{text}3")];
     let filter = Filter {
         tags: vec![(b'e', two("x"))],
@@ -88,20 +88,20 @@ fn a_full_second_is_divided_by_values_then_authors_then_kinds() {
     let mut waiting = vec![filter];
     let mut leaves = Vec::new();
     while let Some(filter) = waiting.pop() {
-        let mut pages = Pages::new(filter, LIMIT, None);
-        let mut turn = PageTurn::Next;
-        while turn == PageTurn::Next {
-            (0..30).for_each(|nth| pages.heard(id(nth), Timestamp(70)));
-            turn = pages.ended(None, &mut PageCap::default());
+        let mut pages = PaginationState::new(filter, LIMIT, None);
+        let mut turn = PageOutcome::Next;
+        while turn == PageOutcome::Next {
+            (0..30).for_each(|nth| pages.record_event(id(nth), Timestamp(70)));
+            turn = pages.finish_page(None, &mut PageSizeTracker::default());
         }
         match turn {
-            PageTurn::Split(parts) => {
+            PageOutcome::Split(parts) => {
                 assert!(parts.iter().all(|part| part.until == Some(Timestamp(70)) && part.since == Some(Timestamp(5))));
                 waiting.extend(parts);
             }
-            PageTurn::SteppedOver(_) => {
+            PageOutcome::SteppedOver(_) => {
                 assert_eq!(pages.cursor(), Some(Timestamp(69)));
-                leaves.push(pages.request());
+                leaves.push(pages.next_filter());
             }
             other => panic!("{other:?}"),
         }
@@ -111,106 +111,108 @@ fn a_full_second_is_divided_by_values_then_authors_then_kinds() {
 }
 
 #[test]
-fn stepping_over_the_oldest_second_is_the_end() {
+fn stepping_over_the_oldest_second_ends_pagination() {
     for since in [None, Some(Timestamp(0)), Some(Timestamp(7))] {
         let second = since.unwrap_or_default();
-        let mut pages = Pages::new(Filter { since, ..Filter::default() }, LIMIT, Some(second));
-        let mut cap = PageCap::default();
+        let mut pages = PaginationState::new(Filter { since, ..Filter::default() }, LIMIT, Some(second));
+        let mut cap = PageSizeTracker::default();
         let mut turns = Vec::new();
         for _ in 0..3 {
-            (0..30).for_each(|nth| pages.heard(id(nth), second));
-            turns.push(pages.ended(None, &mut cap));
+            (0..30).for_each(|nth| pages.record_event(id(nth), second));
+            turns.push(pages.finish_page(None, &mut cap));
         }
-        assert_eq!(turns, [PageTurn::Next, PageTurn::SteppedOver(second), PageTurn::Done]);
+        assert_eq!(turns, [PageOutcome::Next, PageOutcome::SteppedOver(second), PageOutcome::Done]);
     }
 }
 
 // ---- Relays that lie ----------------------------------------------------------------------------
 
 #[test]
-fn a_relay_that_ignores_until_is_given_up() {
+fn relay_that_ignores_until_is_abandoned() {
     let values = (0..100).map(|nth| format!("v{nth}")).collect();
     let filter = Filter { tags: vec![(b'e', values)], ..Filter::default() };
-    let same_page = |pages: &mut Pages, _| deliver(pages, 1_000, 500);
-    assert_eq!(play(filter, same_page), (PageTurn::GaveUp, 2));
+    let same_page = |pages: &mut PaginationState, _| deliver(pages, 1_000, 500);
+    assert_eq!(play(filter, same_page), (PageOutcome::GaveUp, 2));
 }
 
 #[test]
-fn a_relay_that_invents_ever_older_events_is_given_up() {
+fn relay_with_endless_older_events_is_abandoned() {
     let turn = play(Filter::default(), |pages, nth| deliver(pages, u64::MAX - 500 * nth, 500));
-    assert_eq!(turn, (PageTurn::GaveUp, limits::MAX_PAGES));
+    assert_eq!(turn, (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER));
 }
 
 #[test]
-fn a_relay_that_invents_ever_new_events_of_one_second_is_stepped_over() {
-    let mut pages = Pages::new(Filter::default(), LIMIT, None);
-    let mut cap = PageCap::default();
+fn endless_events_of_one_second_are_stepped_over() {
+    let mut pages = PaginationState::new(Filter::default(), LIMIT, None);
+    let mut cap = PageSizeTracker::default();
     let mut next = 0;
-    let mut ask = |pages: &mut Pages| {
+    let mut ask = |pages: &mut PaginationState| {
         next += 500;
-        (next - 500..next).for_each(|nth| pages.heard(id(nth), Timestamp(50)));
-        pages.ended(None, &mut cap)
+        (next - 500..next).for_each(|nth| pages.record_event(id(nth), Timestamp(50)));
+        pages.finish_page(None, &mut cap)
     };
-    while ask(&mut pages) == PageTurn::Next {}
-    assert_eq!((pages.pages(), pages.cursor()), (11, Some(Timestamp(49))), "ten pages of ids are kept");
-    assert_eq!(ask(&mut pages), PageTurn::GaveUp, "what lies above the window is no answer");
+    while ask(&mut pages) == PageOutcome::Next {}
+    assert_eq!((pages.page_count(), pages.cursor()), (11, Some(Timestamp(49))), "ten pages of ids are kept");
+    assert_eq!(ask(&mut pages), PageOutcome::GaveUp, "what lies above the window is no answer");
 }
 
 #[test]
-fn a_relay_that_always_promises_more_is_given_up() {
-    let mut pages = Pages::new(Filter::default(), LIMIT, Some(Timestamp(1_000_000)));
-    let mut cap = PageCap::default();
-    for _ in 0..limits::MAX_PAGES {
-        pages.heard(id(1), pages.cursor().expect("a cursor"));
-        match pages.ended(Some(More::More), &mut cap) {
-            PageTurn::Next | PageTurn::SteppedOver(_) => {}
-            turn => return assert_eq!((turn, pages.pages()), (PageTurn::GaveUp, limits::MAX_PAGES)),
+fn relay_that_always_promises_more_is_abandoned() {
+    let mut pages = PaginationState::new(Filter::default(), LIMIT, Some(Timestamp(1_000_000)));
+    let mut cap = PageSizeTracker::default();
+    for _ in 0..limits::MAX_PAGES_PER_FILTER {
+        pages.record_event(id(1), pages.cursor().expect("a cursor"));
+        match pages.finish_page(Some(EoseHint::More), &mut cap) {
+            PageOutcome::Next | PageOutcome::SteppedOver(_) => {}
+            turn => return assert_eq!((turn, pages.page_count()), (PageOutcome::GaveUp, limits::MAX_PAGES_PER_FILTER)),
         }
     }
     panic!("without end");
 }
 
 #[test]
-fn nonsense_always_ends() {
+fn random_answers_always_end() {
     let mut rng = Rng(99);
     for _ in 0..300 {
         let filter = filter_of(rng.below(5) + 1, rng.below(2) == 0);
-        let mut waiting = VecDeque::from([Pages::new(filter, 1 + rng.below(60), None)]);
-        let (mut cap, mut asked) = (PageCap::default(), 0);
+        let mut waiting = VecDeque::from([PaginationState::new(filter, 1 + rng.below(60), None)]);
+        let (mut cap, mut asked) = (PageSizeTracker::default(), 0);
         while let Some(mut pages) = waiting.pop_front() {
             asked += 1;
             let seconds = 1 + rng.below(4) as u64;
             for _ in 0..rng.below(70) {
-                pages.heard(id(rng.below(200) as u64), Timestamp(rng.below(5) as u64 * seconds));
+                pages.record_event(id(rng.below(200) as u64), Timestamp(rng.below(5) as u64 * seconds));
             }
-            let more = [None, Some(More::More), None][rng.below(3)];
-            match pages.ended(more, &mut cap) {
-                PageTurn::Done | PageTurn::GaveUp => {}
-                PageTurn::Next | PageTurn::SteppedOver(_) => waiting.push_back(pages),
-                PageTurn::Split(parts) => waiting.extend(parts.into_iter().map(|part| Pages::new(part, 40, None))),
+            let more = [None, Some(EoseHint::More), None][rng.below(3)];
+            match pages.finish_page(more, &mut cap) {
+                PageOutcome::Done | PageOutcome::GaveUp => {}
+                PageOutcome::Next | PageOutcome::SteppedOver(_) => waiting.push_back(pages),
+                PageOutcome::Split(parts) => {
+                    waiting.extend(parts.into_iter().map(|part| PaginationState::new(part, 40, None)))
+                }
             }
         }
-        assert!(asked < 100 * limits::MAX_PAGES);
+        assert!(asked < 100 * limits::MAX_PAGES_PER_FILTER);
     }
 }
 
-fn play(filter: Filter, mut relay: impl FnMut(&mut Pages, u64)) -> (PageTurn, usize) {
-    let mut pages = Pages::new(filter, LIMIT, None);
-    let mut cap = PageCap::default();
+fn play(filter: Filter, mut relay: impl FnMut(&mut PaginationState, u64)) -> (PageOutcome, usize) {
+    let mut pages = PaginationState::new(filter, LIMIT, None);
+    let mut cap = PageSizeTracker::default();
     let mut nth = 0;
     loop {
         relay(&mut pages, nth);
         nth += 1;
-        match pages.ended(None, &mut cap) {
-            PageTurn::Next => {}
-            turn => return (turn, pages.pages()),
+        match pages.finish_page(None, &mut cap) {
+            PageOutcome::Next => {}
+            turn => return (turn, pages.page_count()),
         }
     }
 }
 
 /// So many events, each a second older than the one before.
-fn deliver(pages: &mut Pages, newest: u64, count: u64) {
-    (0..count).for_each(|nth| pages.heard(id(newest - nth), Timestamp(newest - nth)));
+fn deliver(pages: &mut PaginationState, newest: u64, count: u64) {
+    (0..count).for_each(|nth| pages.record_event(id(newest - nth), Timestamp(newest - nth)));
 }
 
 // ---- A relay that is honest, and cuts -----------------------------------------------------------
@@ -223,11 +225,11 @@ struct Relay {
 
 impl Relay {
     /// The newest that match, and what NIP-67 would say.
-    fn answer(&self, filter: &Filter) -> (Vec<&Event>, Option<More>) {
+    fn answer(&self, filter: &Filter) -> (Vec<&Event>, Option<EoseHint>) {
         let mut found: Vec<&Event> = self.events.iter().filter(|event| filter.matches(event)).collect();
         found.sort_by_key(|event| (std::cmp::Reverse(event.created_at), event.id));
         let most = self.cap.min(filter.limit.unwrap_or(usize::MAX));
-        let more = if found.len() > most { More::More } else { More::Finish };
+        let more = if found.len() > most { EoseHint::More } else { EoseHint::Complete };
         found.truncate(most);
         (found, self.hints.then_some(more))
     }
@@ -248,45 +250,45 @@ impl Relay {
 /// Everything that matches is heard, or a second was stepped over. That is said if a value that cannot be divided has more
 /// events in a second than the relay sends at once, and never if it has fewer.
 #[test]
-fn an_honest_relay_is_heard_in_whole() {
+fn all_events_of_an_honest_relay_are_fetched() {
     let mut rng = Rng(2_024);
     let (mut stepped, mut split) = (0, 0);
     for round in 0..300 {
         // Without hints, pages that are smaller than the floor look like the end (see the next test).
         let hints = round % 2 == 0;
-        let cap = if hints { 1 + rng.below(600) } else { limits::PAGE_FLOOR + rng.below(581) };
+        let cap = if hints { 1 + rng.below(600) } else { limits::MIN_CUT_PAGE_EVENTS + rng.below(581) };
         let cap = if round % 4 > 1 { 20 + cap % 30 } else { cap };
         let values = 1 + rng.below(6);
         let relay = Relay { events: events(&mut rng, values), cap, hints };
         let filter = filter_of(values, rng.below(2) == 0);
         // The session has seen a full page before; otherwise a page may count as full that is not.
-        let mut known = PageCap::default();
-        known.see(cap.min(LIMIT));
-        for (mut cap, revealed) in [(known, true), (PageCap::default(), false)] {
-            let mut waiting = VecDeque::from([Pages::new(filter.clone(), LIMIT, None)]);
+        let mut known = PageSizeTracker::default();
+        known.record(cap.min(LIMIT));
+        for (mut cap, revealed) in [(known, true), (PageSizeTracker::default(), false)] {
+            let mut waiting = VecDeque::from([PaginationState::new(filter.clone(), LIMIT, None)]);
             let mut heard = BTreeSet::new();
             let mut over = 0;
             let mut asked = 0;
             while let Some(mut pages) = waiting.pop_front() {
                 asked += 1;
                 assert!(asked < 5_000, "round {round}");
-                let (found, more) = relay.answer(&pages.request());
+                let (found, more) = relay.answer(&pages.next_filter());
                 for event in &found {
-                    pages.heard(event.id, event.created_at);
+                    pages.record_event(event.id, event.created_at);
                     heard.insert(event.id);
                 }
-                match pages.ended(more, &mut cap) {
-                    PageTurn::Done => {}
-                    PageTurn::Next => waiting.push_back(pages),
-                    PageTurn::SteppedOver(_) => {
+                match pages.finish_page(more, &mut cap) {
+                    PageOutcome::Done => {}
+                    PageOutcome::Next => waiting.push_back(pages),
+                    PageOutcome::SteppedOver(_) => {
                         over += 1;
                         waiting.push_back(pages);
                     }
-                    PageTurn::Split(parts) => {
+                    PageOutcome::Split(parts) => {
                         split += 1;
-                        waiting.extend(parts.into_iter().map(|part| Pages::new(part, LIMIT, None)));
+                        waiting.extend(parts.into_iter().map(|part| PaginationState::new(part, LIMIT, None)));
                     }
-                    PageTurn::GaveUp => panic!("round {round} gave up"),
+                    PageOutcome::GaveUp => panic!("round {round} gave up"),
                 }
             }
             let matching = relay.events.iter().filter(|event| filter.matches(event));
@@ -306,19 +308,19 @@ fn an_honest_relay_is_heard_in_whole() {
 /// The floor has a price: a relay that cuts below it, does not state that and does not say that there is more is believed
 /// to be at its end. One that states its limit is asked for no more than that, and then such a page is full.
 #[test]
-fn pages_below_the_floor_are_full_only_if_they_are_what_was_asked_for() {
+fn small_pages_are_full_only_at_the_requested_limit() {
     let mut rng = Rng(5);
     let relay = Relay { events: events(&mut rng, 1), cap: 7, hints: false };
     for (limit, whole) in [(LIMIT, false), (7, true)] {
-        let mut pages = Pages::new(filter_of(1, false), limit, None);
-        let (mut cap, mut heard) = (PageCap::default(), 0);
+        let mut pages = PaginationState::new(filter_of(1, false), limit, None);
+        let (mut cap, mut heard) = (PageSizeTracker::default(), 0);
         loop {
-            let (found, more) = relay.answer(&pages.request());
+            let (found, more) = relay.answer(&pages.next_filter());
             heard += found.len();
-            found.iter().for_each(|event| pages.heard(event.id, event.created_at));
-            match pages.ended(more, &mut cap) {
-                PageTurn::Done => break,
-                turn => assert!(matches!(turn, PageTurn::Next | PageTurn::SteppedOver(_))),
+            found.iter().for_each(|event| pages.record_event(event.id, event.created_at));
+            match pages.finish_page(more, &mut cap) {
+                PageOutcome::Done => break,
+                turn => assert!(matches!(turn, PageOutcome::Next | PageOutcome::SteppedOver(_))),
             }
         }
         assert_eq!(heard > 7, whole);

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::RefusedConfig;
+use super::RejectedEventsConfig;
 use crate::nostr::event::{Event, EventId};
 use crate::time::Timestamp;
 
 #[derive(Debug, Default)]
-pub(super) struct Hot {
-    events: BTreeMap<EventId, Kept>,
+pub(super) struct HotCache {
+    events: BTreeMap<EventId, CachedEvent>,
     /// By age.
     order: BTreeMap<u64, EventId>,
     next: u64,
@@ -17,16 +17,16 @@ pub(super) struct Hot {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedEvent {
     event: Arc<Event>,
     bytes: usize,
     until: Timestamp,
     order: u64,
 }
 
-impl Hot {
+impl HotCache {
     /// Keeps an event; the oldest give way.
-    pub(super) fn keep(&mut self, event: Arc<Event>, now: Timestamp, config: &RefusedConfig) {
+    pub(super) fn keep(&mut self, event: Arc<Event>, now: Timestamp, config: &RejectedEventsConfig) {
         self.take(&event.id);
         let bytes = size(&event);
         if bytes > config.hot_bytes || config.hot_events == 0 || config.hot_secs == 0 {
@@ -39,7 +39,7 @@ impl Hot {
         self.bytes += bytes;
         self.order.insert(self.next, event.id);
         let until = now.plus_secs(config.hot_secs);
-        self.events.insert(event.id, Kept { event, bytes, until, order: self.next });
+        self.events.insert(event.id, CachedEvent { event, bytes, until, order: self.next });
     }
 
     pub(super) fn take(&mut self, id: &EventId) -> Option<Arc<Event>> {

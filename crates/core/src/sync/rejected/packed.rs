@@ -13,9 +13,9 @@ use crate::sync::relay_url::RelayUrl;
 
 /// Dependencies, one after the other, in as many bytes as they need.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Packed(Box<[u8]>);
+pub(super) struct PackedDependencies(Box<[u8]>);
 
-impl Packed {
+impl PackedDependencies {
     pub(super) fn new(dependencies: &[Dependency]) -> Self {
         let mut bytes = Vec::new();
         for dependency in dependencies {
@@ -52,11 +52,11 @@ fn write(bytes: &mut Vec<u8>, dependency: &Dependency) {
             bytes.push(1);
             write_coordinate(bytes, coordinate);
         }
-        Dependency::Name(name) => {
+        Dependency::Identifier(name) => {
             bytes.push(2);
             write_text(bytes, name.as_str());
         }
-        Dependency::Itself(coordinate) => {
+        Dependency::OwnCoordinate(coordinate) => {
             bytes.push(3);
             write_coordinate(bytes, coordinate);
         }
@@ -84,8 +84,8 @@ fn read(rest: &mut &[u8]) -> Option<Dependency> {
     match tag {
         0 => take(rest).map(EventId).map(Dependency::Event),
         1 => read_coordinate(rest).map(Dependency::Coordinate),
-        2 => Identifier::new(read_text(rest)?).map(Dependency::Name),
-        3 => read_coordinate(rest).map(Dependency::Itself),
+        2 => Identifier::new(read_text(rest)?).map(Dependency::Identifier),
+        3 => read_coordinate(rest).map(Dependency::OwnCoordinate),
         4 => take(rest).map(PublicKey).map(Dependency::Author),
         _ => None,
     }
@@ -110,9 +110,9 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// Relays by small numbers. A number is free again when nothing has it any more.
+/// RelayNumbers by small numbers. A number is free again when nothing has it any more.
 #[derive(Debug, Default)]
-pub(super) struct Relays {
+pub(super) struct RelayNumbers {
     numbers: BTreeMap<RelayUrl, u16>,
     /// Each with how many rows have it.
     urls: Vec<(RelayUrl, usize)>,
@@ -121,25 +121,25 @@ pub(super) struct Relays {
 
 /// The relays of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Offers([u16; limits::MAX_REFUSED_RELAYS]);
+pub(super) struct OfferingRelays([u16; limits::MAX_REJECTED_RELAYS]);
 
 const NONE: u16 = u16::MAX;
 
-impl Offers {
-    pub(super) const NOBODY: Self = Self([NONE; limits::MAX_REFUSED_RELAYS]);
+impl OfferingRelays {
+    pub(super) const EMPTY: Self = Self([NONE; limits::MAX_REJECTED_RELAYS]);
 
     pub(super) fn contains(self, number: u16) -> bool {
         number != NONE && self.0.contains(&number)
     }
 }
 
-impl Relays {
+impl RelayNumbers {
     pub(super) fn number(&self, url: &RelayUrl) -> Option<u16> {
         self.numbers.get(url).copied()
     }
 
     /// Notes one more relay, if it is new to the row and there is room. Whether it was.
-    pub(super) fn add(&mut self, offers: &mut Offers, url: &RelayUrl) -> bool {
+    pub(super) fn add(&mut self, offers: &mut OfferingRelays, url: &RelayUrl) -> bool {
         if self.number(url).is_some_and(|number| offers.contains(number)) {
             return false;
         }
@@ -173,13 +173,13 @@ impl Relays {
         Some(number)
     }
 
-    pub(super) fn urls(&self, offers: Offers) -> Vec<RelayUrl> {
+    pub(super) fn urls(&self, offers: OfferingRelays) -> Vec<RelayUrl> {
         let numbers = offers.0.into_iter().filter(|number| *number != NONE);
         numbers.map(|number| self.urls[usize::from(number)].0.clone()).collect()
     }
 
     /// A row is gone.
-    pub(super) fn release(&mut self, offers: Offers) {
+    pub(super) fn release(&mut self, offers: OfferingRelays) {
         for number in offers.0.into_iter().filter(|number| *number != NONE) {
             let (url, count) = &mut self.urls[usize::from(number)];
             *count -= 1;

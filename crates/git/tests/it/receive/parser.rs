@@ -1,6 +1,6 @@
 //! The beginning of a push, read in pieces of any size.
 
-use grasp_core::admission::push::Command;
+use grasp_core::admission::push::PushCommand;
 use grasp_git::pktline::{push, push_flush, push_line};
 use grasp_git::receive::{BadPush, Progress, PushLimits, PushParser, PushRequest};
 
@@ -68,8 +68,8 @@ fn a_whole_push_in_pieces_of_any_size() {
     let (request, rest) = &whole;
     assert_eq!(rest, b"PACK and so on");
     let expected = [
-        Command { name: "refs/heads/main".to_owned(), old: None, new: Some(oid('1')) },
-        Command { name: "refs/heads/old".to_owned(), old: Some(oid('2')), new: None },
+        PushCommand { name: "refs/heads/main".to_owned(), old: None, new: Some(oid('1')) },
+        PushCommand { name: "refs/heads/old".to_owned(), old: Some(oid('2')), new: None },
     ];
     assert_eq!(request.commands, expected);
     assert_eq!((request.shallow, &request.options[..]), (1, &["ci.skip".to_owned(), String::new()][..]));

@@ -7,7 +7,7 @@ use grasp_git::serve::{Answer, Protocol, Request};
 use tempfile::TempDir;
 
 use super::http::{Asked, Server};
-use super::site::{COMMITS, EVENT, Site, attempt, feed, run};
+use super::repository::{COMMITS, EVENT, Site, attempt, feed, run};
 
 const VERSIONS: [(&str, Protocol); 3] =
     [("protocol.version=0", Protocol::V0), ("protocol.version=1", Protocol::V1), ("protocol.version=2", Protocol::V2)];
@@ -237,7 +237,7 @@ fn equal_questions_have_equal_keys_in_different_clients() {
         for agent in ["git/1", "git/2"] {
             let (folder, _) = place();
             let mut command =
-                super::site::command(folder.path(), &["-c", version, "clone", "--quiet", &server.url(), "x"]);
+                super::repository::command(folder.path(), &["-c", version, "clone", "--quiet", &server.url(), "x"]);
             assert!(command.env("GIT_USER_AGENT", agent).status().expect("git runs").success());
             keys.extend(server.fetches().iter().map(|fetch| fetch.key));
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use grasp_git::process::ChildProblem;
 use grasp_git::serve::{Fetch, Protocol, Request, Service, advertisement, ls_refs_answer, no_such_object, upload_pack};
 
-use super::site::{EFFORT, Site, feed_command};
+use super::repository::{EFFORT, Site, feed_command};
 
 /// What a client asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,68 +1,80 @@
-//! The name of the service, and where it leads.
+//! Checks of the domain and its DNS records.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use grasp_core::net::Reach;
+use grasp_core::net::AddressPolicy;
 
 use super::finding::Findings;
 use crate::config::Config;
 
-/// How long the system may look for a name.
-const LOOKUP: Duration = Duration::from_secs(15);
+/// Timeout of a DNS lookup.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Whether the name is one that others can use.
-pub(super) fn look(found: &mut Findings, config: &Config, via: bool) {
+/// Checks whether the domain is a public name that resolves to public addresses.
+pub(super) fn check(findings: &mut Findings, config: &Config, via: bool) {
     let domain = &config.domain;
     let host = domain.rsplit_once(':').map_or(domain.as_str(), |(host, _)| host);
     let is_address = host.parse::<IpAddr>().is_ok() || host.starts_with('[');
-    let fix = "set NGIT_DOMAIN to the public name of this service, such as code.example, before the first announcement names it";
+    let fix = "set NGIT_DOMAIN to the public name of this service, such as code.example, before the first repository \
+               lists it";
     if is_address {
-        found.odd("domain", format!("{domain} is an address, and the service speaks without TLS"), fix);
+        findings.warning("domain", format!("{domain} is an IP address, so the service is used without TLS"), fix);
     } else if !host.contains('.') || host.ends_with(".localhost") {
-        found.odd("domain", format!("{domain} is a name of this machine or network only"), fix);
+        findings.warning("domain", format!("{domain} is known on this machine or network only"), fix);
     } else {
-        found.fine("domain", domain.clone());
+        findings.ok("domain", domain.clone());
     }
     if via || is_address {
         return;
     }
     match lookup(host) {
-        Err(problem) => found.wrong(
+        Err(problem) => findings.error(
             "dns",
-            format!("{host} leads nowhere ({problem})"),
-            format!("add an A record (IPv4) and an AAAA record (IPv6, if there is any) for {host} with this machine's public address"),
+            format!("{host} does not resolve ({problem})"),
+            format!(
+                "add an A record (IPv4) and an AAAA record (IPv6, if there is one) for {host} with the public \
+                     address of this machine"
+            ),
         ),
         Ok(addresses) => {
             let shown = addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            let private: Vec<String> =
-                addresses.iter().filter(|ip| Reach::Global.vet(**ip).is_err()).map(IpAddr::to_string).collect();
+            let private: Vec<String> = addresses
+                .iter()
+                .filter(|ip| AddressPolicy::PublicOnly.check(**ip).is_err())
+                .map(IpAddr::to_string)
+                .collect();
             if private.is_empty() {
-                found.fine("dns", format!("{host} leads to {shown}"));
+                findings.ok("dns", format!("{host} resolves to {shown}"));
             } else if private.len() == addresses.len() && !host.contains('.') {
-                found.odd("dns", format!("{host} leads to {shown}"), "only machines of this network can follow it");
-            } else {
-                found.wrong(
+                findings.warning(
                     "dns",
-                    format!("{host} leads to {}, which others cannot reach", private.join(", ")),
-                    "let its A and AAAA records name public addresses only; if this machine alone sees another address, check \
-                     /etc/hosts and ask from outside (graspd check --via on another machine)",
+                    format!("{host} resolves to {shown}"),
+                    "only machines of this network can \
+                                                                                reach it",
+                );
+            } else {
+                findings.error(
+                    "dns",
+                    format!("{host} resolves to {}, which is not public", private.join(", ")),
+                    "use only public addresses in the A and AAAA records; if only this machine sees another address, \
+                     check /etc/hosts, and check from outside (graspd check --via on another machine)",
                 );
             }
         }
     }
 }
 
-/// The addresses of a name, as this machine finds them. The thread that asks is left behind if nobody answers it.
+/// Resolves a name as this machine does. After the timeout the thread of the lookup is left to end by itself.
 fn lookup(host: &str) -> std::io::Result<Vec<IpAddr>> {
-    let (tell, answer) = std::sync::mpsc::channel();
+    let (sender, response) = std::sync::mpsc::channel();
     let name = host.to_owned();
     std::thread::spawn(move || {
         let found = (name.as_str(), 0).to_socket_addrs();
-        tell.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()))
+        sender.send(found.map(|found| found.map(|address| address.ip()).collect::<Vec<_>>()))
     });
-    let late = |_| std::io::Error::other("no answer in time");
-    let mut addresses = answer.recv_timeout(LOOKUP).map_err(late)??;
+    let late = |_| std::io::Error::other("the DNS lookup timed out");
+    let mut addresses = response.recv_timeout(LOOKUP_TIMEOUT).map_err(late)??;
     addresses.sort_unstable();
     addresses.dedup();
     Ok(addresses)

@@ -1,103 +1,103 @@
-//! What a check has found, and how it is told.
+//! Results of checks, and their output.
 
 use serde_json::{Value, json};
 
-/// How it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Level {
-    /// As it should be.
-    Fine,
-    /// It works, and could be better.
-    Odd,
+pub(super) enum Severity {
+    /// The check passed.
+    Ok,
+    /// It works, but can be improved.
+    Warning,
     /// It does not work.
-    Wrong,
-    /// Something that cannot be found out from here.
-    Advice,
+    Error,
+    /// It cannot be checked from here.
+    Note,
 }
 
-impl Level {
+impl Severity {
     fn sign(self) -> &'static str {
         match self {
-            Self::Fine => "✓",
-            Self::Odd => "!",
-            Self::Wrong => "✗",
-            Self::Advice => "·",
+            Self::Ok => "✓",
+            Self::Warning => "!",
+            Self::Error => "✗",
+            Self::Note => "·",
         }
     }
 
-    fn word(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
-            Self::Fine => "fine",
-            Self::Odd => "odd",
-            Self::Wrong => "wrong",
-            Self::Advice => "advice",
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Note => "note",
         }
     }
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
-    /// What was looked at, in a word.
+    /// Name of the check.
     pub(super) check: &'static str,
-    pub(super) level: Level,
-    /// How it is.
-    pub(super) says: String,
-    /// What to do about it.
+    pub(super) severity: Severity,
+    /// What was found.
+    pub(super) text: String,
+    /// How to fix it.
     pub(super) fix: Option<String>,
 }
 
 impl Finding {
     pub(super) fn to_json(&self) -> Value {
-        let Self { check, level, says, fix } = self;
-        json!({ "check": check, "level": level.word(), "says": says, "fix": fix })
+        let Self { check, severity, text, fix } = self;
+        json!({ "check": check, "level": severity.label(), "says": text, "fix": fix })
     }
 }
 
-/// Everything that was found.
+/// Results of all checks.
 #[derive(Default, Debug)]
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    pub(super) fn fine(&mut self, check: &'static str, says: impl Into<String>) {
-        self.add(check, Level::Fine, says.into(), None);
+    pub(super) fn ok(&mut self, check: &'static str, text: impl Into<String>) {
+        self.add(check, Severity::Ok, text.into(), None);
     }
 
-    pub(super) fn odd(&mut self, check: &'static str, says: impl Into<String>, fix: impl Into<String>) {
-        self.add(check, Level::Odd, says.into(), Some(fix.into()));
+    pub(super) fn warning(&mut self, check: &'static str, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(check, Severity::Warning, text.into(), Some(fix.into()));
     }
 
-    pub(super) fn wrong(&mut self, check: &'static str, says: impl Into<String>, fix: impl Into<String>) {
-        self.add(check, Level::Wrong, says.into(), Some(fix.into()));
+    pub(super) fn error(&mut self, check: &'static str, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(check, Severity::Error, text.into(), Some(fix.into()));
     }
 
-    pub(super) fn advice(&mut self, check: &'static str, says: impl Into<String>) {
-        self.add(check, Level::Advice, says.into(), None);
+    pub(super) fn note(&mut self, check: &'static str, text: impl Into<String>) {
+        self.add(check, Severity::Note, text.into(), None);
     }
 
-    fn add(&mut self, check: &'static str, level: Level, says: String, fix: Option<String>) {
-        self.0.push(Finding { check, level, says, fix });
+    fn add(&mut self, check: &'static str, severity: Severity, text: String, fix: Option<String>) {
+        self.0.push(Finding { check, severity, text, fix });
     }
 
-    /// How many things are wrong.
-    pub(super) fn wrongs(&self) -> usize {
-        self.0.iter().filter(|finding| finding.level == Level::Wrong).count()
+    /// Returns the number of errors.
+    pub(super) fn error_count(&self) -> usize {
+        self.0.iter().filter(|finding| finding.severity == Severity::Error).count()
     }
 
-    /// Whether one of these is wrong or odd.
-    pub(super) fn complains_about(&self, checks: &[&str]) -> bool {
-        let loud = |finding: &&Finding| matches!(finding.level, Level::Wrong | Level::Odd);
-        self.0.iter().filter(loud).any(|finding| checks.contains(&finding.check))
+    /// Returns whether one of these checks has a warning or an error.
+    pub(super) fn has_problem_in(&self, checks: &[&str]) -> bool {
+        let is_problem = |finding: &&Finding| matches!(finding.severity, Severity::Error | Severity::Warning);
+        self.0.iter().filter(is_problem).any(|finding| checks.contains(&finding.check))
     }
 }
 
 impl std::fmt::Display for Findings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (nth, Finding { check, level, says, fix }) in self.0.iter().enumerate() {
+        for (nth, Finding { check, severity, text, fix }) in self.0.iter().enumerate() {
             if nth > 0 {
                 writeln!(f)?;
             }
-            write!(f, "{} {check:<10} {says}", level.sign())?;
+            write!(f, "{} {check:<10} {text}", severity.sign())?;
             for line in fix.iter().flat_map(|fix| fix.lines()) {
                 write!(f, "\n               {line}")?;
             }

@@ -1,8 +1,9 @@
-//! `graspd check`: what is wrong with the set-up, and how to mend it.
+//! `graspd check`: checks the installation from the point of view of clients, and says how to fix problems.
 //!
-//! - [`local`]: what can be seen on this machine. [`name`]: where the domain leads. [`front`]: what clients meet, up to the
-//!   server and back.
-//! - [`ask`]: requests to the front. [`time`]: clocks and certificates. [`finding`]: what is told. [`lines`]: what to write for a proxy.
+//! - [`local`]: git, folders, key, disk and file limit of this machine. [`domain`]: the domain and its DNS records.
+//!   [`proxy`]: certificate, reverse proxy, and the way of requests to the server.
+//! - [`requests`]: requests to the public address. [`time`]: clock and certificate dates. [`finding`]: results.
+//!   [`proxy_config`]: configuration of proxies.
 
 mod domain;
 mod finding;
@@ -17,128 +18,138 @@ use grasp_core::nostr::hex;
 use serde_json::{Value, json};
 
 use self::finding::Findings;
-use super::call::Body;
-use super::check::proxy::Server;
-use super::check::requests::Front;
-use super::{Context, Failure, json_argument, one_object, or_unread, say};
+use super::check::proxy::ServerFacts;
+use super::check::requests::PublicEndpoint;
+use super::{CommandContext, CommandError, ignore_closed_output, ignore_lines, json_argument, print_line};
+use crate::admin::client::RequestBody;
 use crate::config::Config;
 
-/// What a proxy's site mends.
-const PROXY: [&str; 6] = ["front", "host", "forwarded", "websocket", "body", "chunked"];
+/// Checks that a correct proxy configuration fixes.
+const PROXY_CHECKS: [&str; 6] = ["endpoint", "host", "forwarded", "websocket", "body", "chunked"];
 
 pub(super) fn command() -> Command {
     Command::new("check")
-        .about("Look at the set-up as clients meet it, and say what is wrong and how to mend it")
+        .about("Check the installation as clients see it, and show how to fix problems")
         .long_about(
-            "Looks at the domain and its addresses, the certificate, the proxy (whether it leads to this server, says whom it \
-             speaks for, passes on websockets and large pushes), git, folders, the key, the disk, descriptors and the \
-             clock. With a running server it sends a few requests through the proxy and asks the server how they arrived.",
+            "Checks the domain and its DNS records, the certificate, the reverse proxy (whether it forwards to this \
+             server, passes on the address of the client, websockets and large pushes), git, the data folders, the \
+             owner key, the disk, the limit of open files and the clock. If the server runs, a few requests are sent \
+             through the proxy, and the server reports how they arrived.",
         )
         .after_long_help(
             "Examples:\n  \
-             graspd check                              look at everything\n  \
-             graspd check --via http://127.0.0.1:8080  ask this address instead of the domain: a proxy that is not public yet\n  \
-             graspd check --json | jq '.findings[] | select(.level == \"wrong\")'\n\n\
-             Run it where the server runs, with the same settings and as the same user. Run it on another machine with --via \
-             https://code.example to look from outside; what only the server can know is left out then.\n\
-             ✓ fine, ! works and could be better, ✗ does not work, · cannot be found out from here. The exit status is 1 if \
-             something does not work.",
+             graspd check                              check everything\n  \
+             graspd check --via http://127.0.0.1:8080  check this address instead of the domain\n  \
+             graspd check --json | jq '.findings[] | select(.level == \"error\")'\n\n\
+             Run it on the machine of the server, with the same settings and as the same user. To check from \
+             outside, run it on another machine with --via https://code.example; checks that need the server are \
+             then left out.\n\
+             ✓ ok, ! warning: it works but can be improved, ✗ error: it does not work, · note: it cannot be checked. \
+             The exit status is 1 if there is an error.",
         )
-        .arg(Arg::new("via").long("via").value_name("URL").help("Ask this address instead of the domain"))
+        .arg(Arg::new("via").long("via").value_name("URL").help("Check this address instead of the domain"))
         .arg(json_argument())
 }
 
-pub(super) fn run(context: &Context<'_>, arguments: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn run(context: &CommandContext<'_>, arguments: &ArgMatches) -> Result<(), CommandError> {
     let loaded = context.settings()?;
     let config = loaded.config;
-    let mut found = Findings::default();
+    let mut findings = Findings::default();
     for warning in loaded.warnings {
-        found.odd("settings", warning, "`graspd config` shows what is in force");
+        findings.warning("settings", warning, "`graspd config` shows the effective settings");
     }
-    let token = token()?;
-    let server = server(context, &mut found, &token)?;
-    local::look(&mut found, &config, server.as_ref().map(|server| &server.facts));
+    let token = random_token()?;
+    let server = query_server(context, &mut findings, &token)?;
+    local::check(&mut findings, &config, server.as_ref().map(|server| &server.facts));
     let via = arguments.get_one::<String>("via").map(String::as_str);
-    let front = Front::new(via, &address(&config, server.as_ref()), &token)?;
+    let endpoint = PublicEndpoint::new(via, &service_url(&config, server.as_ref()), &token)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|problem| Failure::Failed(format!("cannot begin: {problem}")))?;
-    let mut seen = || {
-        let answer = context.call("check", Body::Arguments(json!({ "seen": &token })), &mut one_object);
-        answer.ok().and_then(|mut answer| Some(std::mem::take(answer["seen"].as_array_mut()?))).unwrap_or_default()
+    let runtime = runtime.map_err(|problem| CommandError::Failed(format!("cannot start the runtime: {problem}")))?;
+    let mut requests_seen = || {
+        let response = context.call("check", RequestBody::Arguments(json!({ "seen": &token })), &mut ignore_lines);
+        response
+            .ok()
+            .and_then(|mut response| Some(std::mem::take(response["seen"].as_array_mut()?)))
+            .unwrap_or_default()
     };
-    domain::look(&mut found, &config, via.is_some());
-    let proxy = proxy::look(&mut found, &runtime, &front, server.as_ref(), &mut seen);
-    tell(&found, &config, server.as_ref(), proxy, arguments.get_flag("json"))
+    domain::check(&mut findings, &config, via.is_some());
+    let proxy = proxy::check(&mut findings, &runtime, &endpoint, server.as_ref(), &mut requests_seen);
+    print_findings(&findings, &config, server.as_ref(), proxy, arguments.get_flag("json"))
 }
 
-fn tell(
-    found: &Findings,
+fn print_findings(
+    findings: &Findings,
     config: &Config,
-    server: Option<&Server>,
-    proxy: proxy_config::Proxy,
+    server: Option<&ServerFacts>,
+    proxy: proxy_config::ProxyKind,
     as_json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let bind = server.map_or_else(|| config.bind.to_string(), |server| server.text("bind"));
-    let sites = if found.complains_about(&PROXY) { proxy.sites(&config.domain, &bind) } else { Vec::new() };
-    let wrongs = found.wrongs();
+    let sites = if findings.has_problem_in(&PROXY_CHECKS) { proxy.sites(&config.domain, &bind) } else { Vec::new() };
+    let error_count = findings.error_count();
     if as_json {
-        let findings: Vec<Value> = found.0.iter().map(finding::Finding::to_json).collect();
+        let findings: Vec<Value> = findings.0.iter().map(finding::Finding::to_json).collect();
         let sites: serde_json::Map<String, Value> =
             sites.into_iter().map(|(name, site)| (name.to_ascii_lowercase(), json!(site))).collect();
-        or_unread(say(json!({ "ok": wrongs == 0, "findings": findings, "sites": sites })))?;
+        ignore_closed_output(print_line(json!({ "ok": error_count == 0, "findings": findings, "sites": sites })))?;
     } else {
-        or_unread(say(found))?;
+        ignore_closed_output(print_line(findings))?;
         for (name, site) in sites {
-            or_unread(say(format!("\nA site for {name} that does all of it:\n\n{site}")))?;
+            ignore_closed_output(print_line(format!("\nConfiguration for {name} that fixes all of this:\n\n{site}")))?;
         }
     }
-    match wrongs {
+    match error_count {
         0 => Ok(()),
-        1 => Err(Failure::Failed("something is wrong".to_owned())),
-        many => Err(Failure::Failed(format!("{many} things are wrong"))),
+        1 => Err(CommandError::Failed("1 error found".to_owned())),
+        many => Err(CommandError::Failed(format!("{many} errors found"))),
     }
 }
 
-/// A word that nobody else knows.
-fn token() -> Result<String, Failure> {
+/// Returns a random token by which the server recognises the requests of this check.
+fn random_token() -> Result<String, CommandError> {
     let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|problem| Failure::Failed(format!("no randomness to be had: {problem}")))?;
+    getrandom::fill(&mut random)
+        .map_err(|problem| CommandError::Failed(format!("cannot read random bytes: {problem}")))?;
     Ok(hex::encode(&random))
 }
 
-/// The running server, if there is one.
-fn server(context: &Context<'_>, found: &mut Findings, token: &str) -> Result<Option<Server>, Failure> {
-    let fix = "start it and check again: what only the server can know is left out now";
-    match context.call("check", Body::Arguments(json!({ "watch": token })), &mut one_object) {
+/// Asks the running server for its state, and tells it the token; `None` if no server is running.
+fn query_server(
+    context: &CommandContext<'_>,
+    findings: &mut Findings,
+    token: &str,
+) -> Result<Option<ServerFacts>, CommandError> {
+    let fix = "start it and check again; checks that need the server are left out";
+    match context.call("check", RequestBody::Arguments(json!({ "watch": token })), &mut ignore_lines) {
         Ok(facts) => {
-            let server = Server { facts };
+            let server = ServerFacts { facts };
             let version = server.text("version");
             if server.facts["ready"] == true {
-                found.fine("server", format!("graspd {version} runs and is ready"));
+                findings.ok("server", format!("graspd {version} is running and ready"));
             } else {
                 let checks = server.facts["checks"].as_object().into_iter().flatten();
                 let failing = checks.filter(|(_, check)| check["ok"] != true);
                 let words: Vec<String> = failing
                     .map(|(name, check)| format!("{name}: {}", check["detail"].as_str().unwrap_or_default()))
                     .collect();
-                found.wrong("server", "graspd runs and is not ready", words.join("\n"));
+                findings.error("server", "graspd is running but not ready", words.join("\n"));
             }
             Ok(Some(server))
         }
-        Err(Failure::NotRunning { socket, why }) => {
-            found.odd("server", format!("no server answers at {} ({why})", socket.display()), fix);
+        Err(CommandError::NotRunning { socket, why }) => {
+            findings.warning("server", format!("no server is running at {} ({why})", socket.display()), fix);
             Ok(None)
         }
-        Err(Failure::Usage(text) | Failure::Refused { text, .. } | Failure::Failed(text)) => {
-            found.odd("server", text, fix);
+        Err(CommandError::Usage(text) | CommandError::Rejected { text, .. } | CommandError::Failed(text)) => {
+            findings.warning("server", text, fix);
             Ok(None)
         }
         Err(other) => Err(other),
     }
 }
 
-/// Where clients find the service.
-fn address(config: &Config, server: Option<&Server>) -> String {
+/// Returns the public URL of the service.
+fn service_url(config: &Config, server: Option<&ServerFacts>) -> String {
     match server {
         Some(server) => {
             format!("{}://{}{}", server.text("web_scheme"), server.text("domain"), server.text("base_path"))

@@ -1,4 +1,4 @@
-//! What clients meet: the certificate, the proxy, and the server behind it.
+//! Checks of the public address: certificate, reverse proxy, and the server behind it.
 
 use hyper::header;
 use serde_json::Value;
@@ -6,290 +6,297 @@ use tokio::runtime::Runtime;
 use tokio_rustls::rustls::RootCertStore;
 
 use super::finding::Findings;
-use super::proxy_config::Proxy;
-use super::requests::{Answer, Front, Length, NoAnswer, PRETENDED};
+use super::proxy_config::ProxyKind;
+use super::requests::{BodyLength, CheckResponse, PublicEndpoint, RequestError, SPOOFED_ADDRESS};
 use super::time::{days_left, http_date, now};
-use crate::net::dialer::DialProblem;
-use crate::net::stream::Stream;
+use crate::net::dialer::DialError;
+use crate::net::stream::OutboundStream;
 
-/// A pack of this size is nothing special, and more than proxies allow that were not told.
+/// Size of a normal push that is larger than the default limits of proxies.
 const LARGE_BODY: usize = 8 << 20;
 
-/// The same without its length in the head.
+/// Size of a push without `Content-Length`.
 const CHUNKED_BODY: usize = 2 << 20;
 
-/// Days before its end when a certificate should have been renewed: Let's Encrypt's clients do it thirty days before.
-const RENEWED_DAYS: u64 = 14;
+/// Days before the end of a certificate at which it should have been renewed. ACME clients renew it 30 days before.
+const RENEWAL_DAYS: u64 = 14;
 
-/// How wrong a clock may be: events from the future are refused.
+/// Maximum deviation of the clock: events from the future are rejected.
 const MAX_CLOCK_SECS: u64 = 60;
 
-/// What the running server says of itself.
-pub(super) struct Server {
+/// What the running server reports about itself.
+pub(super) struct ServerFacts {
     pub(super) facts: Value,
 }
 
-impl Server {
+impl ServerFacts {
     pub(super) fn text(&self, name: &str) -> String {
         self.facts[name].as_str().unwrap_or_default().to_owned()
     }
 }
 
-/// Asks the front, and the server what it saw.
-pub(super) fn look(
-    found: &mut Findings,
+/// Sends requests to the public address, and asks the server how they arrived.
+pub(super) fn check(
+    findings: &mut Findings,
     runtime: &Runtime,
-    front: &Front,
-    server: Option<&Server>,
-    seen: &mut dyn FnMut() -> Vec<Value>,
-) -> Proxy {
-    if !runtime.block_on(certificate(found, front)) {
-        advise(found);
-        return Proxy::Unknown;
+    endpoint: &PublicEndpoint,
+    server: Option<&ServerFacts>,
+    requests_seen: &mut dyn FnMut() -> Vec<Value>,
+) -> ProxyKind {
+    if !runtime.block_on(check_certificate(findings, endpoint)) {
+        add_notes(findings);
+        return ProxyKind::Unknown;
     }
-    let document = runtime.block_on(front.get("/", "application/nostr+json"));
-    let proxy = document.as_ref().map_or(Proxy::Unknown, |answer| {
-        Proxy::of(&format!("{} {}", answer.header(header::SERVER), answer.header(header::VIA)))
+    let document = runtime.block_on(endpoint.get("/", "application/nostr+json"));
+    let proxy = document.as_ref().map_or(ProxyKind::Unknown, |response| {
+        ProxyKind::from_headers(&format!("{} {}", response.header(header::SERVER), response.header(header::VIA)))
     });
-    let is_ours = front_door(found, front, &document, server);
-    if let Ok(answer) = &document {
-        clock(found, answer);
+    let is_ours = check_endpoint(findings, endpoint, &document, server);
+    if let Ok(response) = &document {
+        check_clock(findings, response);
     }
     if is_ours {
-        let first = seen().into_iter().find(|sighting| sighting["method"] == "GET");
-        if let Some(sighting) = &first {
-            host(found, front, sighting, proxy);
-            let direct = server.is_some_and(|server| server.text("bind") == front.target.authority());
-            forwarded(found, sighting, proxy, direct);
+        let first = requests_seen().into_iter().find(|request| request["method"] == "GET");
+        if let Some(request) = &first {
+            check_host(findings, endpoint, request, proxy);
+            let direct = server.is_some_and(|server| server.text("bind") == endpoint.target.authority());
+            check_forwarded(findings, request, proxy, direct);
         } else if server.is_some() {
-            found.odd(
+            findings.warning(
                 "forwarded",
-                "the server did not see who asked: something on the way drops unknown headers",
-                "not a problem by itself; whether X-Forwarded-For arrives could not be checked",
+                "the requests arrived without the header that marks them: something on the way removes unknown headers",
+                "not a problem by itself, but X-Forwarded-For could not be checked",
             );
         }
-        websocket(found, runtime, front, proxy);
-        // Only a server that expects it reads what belongs to no repository.
+        check_websocket(findings, runtime, endpoint, proxy);
+        // The server reads the body of a push to an unknown repository only if it recognises the check.
         if first.is_some() {
-            bodies(found, runtime, front, proxy);
+            check_bodies(findings, runtime, endpoint, proxy);
         }
     }
-    advise(found);
+    add_notes(findings);
     proxy
 }
 
-/// Connects; gives whether there is something to talk to.
-async fn certificate(found: &mut Findings, front: &Front) -> bool {
-    let stream = match front.connect().await {
+/// Connects and checks the certificate. Returns whether requests can be sent.
+async fn check_certificate(findings: &mut Findings, endpoint: &PublicEndpoint) -> bool {
+    let stream = match endpoint.connect().await {
         Ok(stream) => stream,
-        Err(NoAnswer::Dial(DialProblem::Tls(problem))) => {
-            found.wrong(
+        Err(RequestError::Dial(DialError::Tls(problem))) => {
+            findings.error(
                 "tls",
-                format!("the certificate of {} is not good: {problem}", front.target.authority()),
-                "Caddy gets a good one by itself when port 80 and 443 are open and the name leads here;\nfor nginx: certbot --nginx -d THE_DOMAIN",
+                format!("the certificate of {} is invalid: {problem}", endpoint.target.authority()),
+                "Caddy gets a certificate by itself if ports 80 and 443 are open and the domain resolves to this \
+                 machine;\nfor nginx: certbot --nginx -d THE_DOMAIN",
             );
             return false;
         }
         Err(problem) => {
-            found.wrong(
-                "front",
-                format!("{} is not reached: {problem}", front.target),
-                "is the proxy running, does it listen there, and does the firewall let that port through?",
+            findings.error(
+                "endpoint",
+                format!("{} cannot be reached: {problem}", endpoint.target),
+                "check that the proxy is running, that it listens at this address, and that the firewall allows the port",
             );
             return false;
         }
     };
     match &stream {
-        Stream::Plain(_) => found.advice("tls", format!("{} is without TLS", front.target)),
-        Stream::Tls(stream) => {
+        OutboundStream::Plain(_) => findings.note("tls", format!("{} is used without TLS", endpoint.target)),
+        OutboundStream::Tls(stream) => {
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-            match days_left(roots, chain, front.target.host(), now()) {
-                Some(days) if days < RENEWED_DAYS => found.odd(
+            match days_left(roots, chain, endpoint.target.host(), now()) {
+                Some(days) if days < RENEWAL_DAYS => findings.warning(
                     "tls",
-                    format!("the certificate ends in {days} days"),
-                    "it should have been renewed: look at the log of Caddy or of certbot (systemctl status certbot.timer)",
+                    format!("the certificate expires in {days} days"),
+                    "it should have been renewed: see the log of Caddy or of certbot (systemctl status certbot.timer)",
                 ),
-                Some(days) => found.fine("tls", format!("the certificate is good for {days} days")),
-                None => found.fine("tls", "the certificate is good"),
+                Some(days) => findings.ok("tls", format!("the certificate is valid for {days} days")),
+                None => findings.ok("tls", "the certificate is valid"),
             }
         }
     }
     true
 }
 
-/// Whether it is this server that answers.
-fn front_door(
-    found: &mut Findings,
-    front: &Front,
-    document: &Result<Answer, NoAnswer>,
-    server: Option<&Server>,
+/// Checks that the public address leads to this server.
+fn check_endpoint(
+    findings: &mut Findings,
+    endpoint: &PublicEndpoint,
+    document: &Result<CheckResponse, RequestError>,
+    server: Option<&ServerFacts>,
 ) -> bool {
-    let at = &front.target;
+    let at = &endpoint.target;
     let bind = server.map_or_else(|| "the address of graspd".to_owned(), |server| server.text("bind"));
-    let answer = match document {
-        Ok(answer) => answer,
+    let response = match document {
+        Ok(response) => response,
         Err(problem) => {
-            found.wrong("front", format!("{at} does not answer: {problem}"), "look at the log of the proxy");
+            findings.error("endpoint", format!("no response from {at}: {problem}"), "see the log of the proxy");
             return false;
         }
     };
-    let status = answer.status;
+    let status = response.status;
     if status.is_redirection() {
-        let to = answer.header(header::LOCATION);
-        found.wrong(
-            "front",
-            format!("{at} leads on to {to} ({status})"),
-            "clients do not follow: let the proxy answer under this very name, with TLS",
+        let to = response.header(header::LOCATION);
+        findings.error(
+            "endpoint",
+            format!("{at} redirects to {to} ({status})"),
+            "git and nostr clients do not follow redirects: configure the proxy to serve graspd at this address, \
+             with TLS",
         );
         return false;
     }
     if status.is_server_error() {
-        found.wrong(
-            "front",
-            format!("the proxy answers {status}: it does not reach graspd"),
-            format!("nginx: proxy_pass http://{bind};\nCaddy: reverse_proxy {bind}\nand graspd has to run and to listen there (NGIT_BIND_ADDRESS)"),
+        findings.error(
+            "endpoint",
+            format!("the proxy responds with {status}: it does not reach graspd"),
+            format!(
+                "nginx: proxy_pass http://{bind};\nCaddy: reverse_proxy {bind}\nand graspd must run and listen \
+                     there (NGIT_BIND_ADDRESS)"
+            ),
         );
         return false;
     }
-    let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let document: Value = serde_json::from_slice(&response.body).unwrap_or_default();
     let software = document["software"].as_str().unwrap_or_default();
     if !status.is_success() || document["instance"].as_str().is_none() {
-        let who = if software.is_empty() { String::new() } else { format!(" and is {software}") };
-        found.wrong(
-            "front",
-            format!("what answers at {at} is not graspd: it says {status}{who}"),
-            format!("let the proxy pass everything on to graspd at {bind}, the base path included"),
+        let who = if software.is_empty() { String::new() } else { format!(", software {software}") };
+        findings.error(
+            "endpoint",
+            format!("the server at {at} is not graspd: status {status}{who}"),
+            format!("configure the proxy to forward all requests to graspd at {bind}, including the base path"),
         );
         return false;
     }
     let Some(server) = server else {
-        found.odd(
-            "front",
-            format!("a graspd answers at {at}; whether it is this one cannot be told"),
+        findings.warning(
+            "endpoint",
+            format!("a graspd server responds at {at}, but it is not known whether it is this one"),
             "start the server here and check again",
         );
         return true;
     };
     if document["instance"] != server.facts["instance"] {
         let name = document["name"].as_str().unwrap_or_default();
-        found.wrong(
-            "front",
-            format!("another server answers at {at}: {name}"),
-            format!("the name, or the proxy, leads elsewhere: this one is at {bind}"),
+        findings.error(
+            "endpoint",
+            format!("another server responds at {at}: {name}"),
+            format!("the domain or the proxy leads to another server; this one listens at {bind}"),
         );
         return false;
     }
-    found.fine("front", format!("{at} leads to this server"));
+    findings.ok("endpoint", format!("{at} leads to this server"));
     true
 }
 
-fn clock(found: &mut Findings, answer: &Answer) {
-    let Some(theirs) = http_date(answer.header(header::DATE)) else { return };
+fn check_clock(findings: &mut Findings, response: &CheckResponse) {
+    let Some(theirs) = http_date(response.header(header::DATE)) else { return };
     let apart = now().abs_diff(theirs);
     if apart > MAX_CLOCK_SECS {
-        found.wrong(
+        findings.error(
             "clock",
-            format!("this machine and whoever answers are {apart} seconds apart"),
-            "let both follow the time: timedatectl set-ntp true",
+            format!("the clocks of this machine and of the responding server differ by {apart} seconds"),
+            "synchronise both clocks: timedatectl set-ntp true",
         );
     } else if std::path::Path::new("/run/systemd/timesync/synchronized").exists() {
-        found.fine("clock", "the clock is kept right by the system");
+        findings.ok("clock", "the system synchronises the clock");
     } else {
-        found.fine(
+        findings.ok(
             "clock",
-            "the clock agrees with whoever answers, which may be the same machine (timedatectl says more)",
+            "the clock agrees with the responding server, which can be the same machine (see timedatectl)",
         );
     }
 }
 
-/// Whether the server hears the name that the client used.
-fn host(found: &mut Findings, front: &Front, sighting: &Value, proxy: Proxy) {
-    let (asked, heard) = (front.target.authority(), sighting["host"].as_str().unwrap_or_default());
-    // The port is nobody's business.
+/// Checks that the server receives the host name that the client used.
+fn check_host(findings: &mut Findings, endpoint: &PublicEndpoint, request: &Value, proxy: ProxyKind) {
+    let (asked, heard) = (endpoint.target.authority(), request["host"].as_str().unwrap_or_default());
+    // The port is ignored.
     let bare = |name: &str| name.rsplit_once(':').map_or(name, |(host, _)| host).to_ascii_lowercase();
     if bare(heard) == bare(&asked) {
-        return found.fine("host", format!("the name that clients use arrives: {heard}"));
+        return findings.ok("host", format!("the server receives the host name of the client: {heard}"));
     }
-    found.odd(
+    findings.warning(
         "host",
-        format!("clients ask for {asked}, and the server hears {heard}"),
-        proxy.either("proxy_set_header Host $host;", "remove header_up Host from reverse_proxy"),
+        format!("clients use {asked}, but the server receives {heard}"),
+        proxy.directives("proxy_set_header Host $host;", "remove header_up Host from reverse_proxy"),
     );
 }
 
-/// Whether the server knows who asks, and cannot be told anything.
-fn forwarded(found: &mut Findings, sighting: &Value, proxy: Proxy, direct: bool) {
-    let text = |name: &str| sighting[name].as_str().unwrap_or_default();
+/// Checks that the server gets the address of the client from the proxy, and that clients cannot forge it.
+fn check_forwarded(findings: &mut Findings, request: &Value, proxy: ProxyKind, direct: bool) {
+    let text = |name: &str| request[name].as_str().unwrap_or_default();
     let (peer, client, said) = (text("peer"), text("client"), text("forwarded_for"));
-    let trusted = sighting["peer_is_trusted"] == true;
-    let lines = proxy.either(
+    let trusted = request["peer_is_trusted"] == true;
+    let lines = proxy.directives(
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
-        "reverse_proxy sets X-Forwarded-For by itself: remove header_up and trusted_proxies lines about it",
+        "reverse_proxy sets X-Forwarded-For by itself: remove header_up and trusted_proxies lines for it",
     );
-    // Nothing stands in between if what was sent arrives as it was sent, at the server's own address.
-    if said == PRETENDED && (direct || !trusted) {
-        return found.advice("forwarded", format!("{peer} asks directly: whether a proxy says who asks was not tried"));
+    // The header arrives unchanged at the server's own address if there is no proxy.
+    if said == SPOOFED_ADDRESS && (direct || !trusted) {
+        return findings.note("forwarded", format!("{peer} connected directly, so X-Forwarded-For was not checked"));
     }
     if !trusted {
         let range = if peer.contains(':') { format!("{peer}/128") } else { format!("{peer}/32") };
-        let says = format!("the proxy at {peer} is not believed: all clients together count as one network");
-        return found.wrong("forwarded", says, format!("set NGIT_TRUSTED_PROXY_CIDRS={range} and start graspd again"));
+        let text = format!("the proxy at {peer} is not trusted: all clients together count as one network");
+        return findings.error("forwarded", text, format!("set NGIT_TRUSTED_PROXY_CIDRS={range} and restart graspd"));
     }
     if said.is_empty() {
-        let says =
-            format!("the proxy at {peer} does not say for whom it asks: all clients together count as one network");
-        return found.wrong("forwarded", says, lines);
+        let text =
+            format!("the proxy at {peer} does not send X-Forwarded-For: all clients together count as one network");
+        return findings.error("forwarded", text, lines);
     }
-    if said == PRETENDED {
-        let says = "the proxy passes on what clients claim about their own address: whoever likes can be anybody";
-        return found.wrong("forwarded", says, lines);
+    if said == SPOOFED_ADDRESS {
+        let text = "the proxy passes on the X-Forwarded-For header of clients: every client can claim any address";
+        return findings.error("forwarded", text, lines);
     }
-    if client == PRETENDED {
-        let says = format!(
-            "the proxy at {peer} is believed and says who asks; this machine itself counts as a proxy ({said})"
+    if client == SPOOFED_ADDRESS {
+        let text = format!(
+            "the proxy at {peer} is trusted and sends the client address; this machine counts as a proxy, too ({said})"
         );
-        return found.fine("forwarded", says);
+        return findings.ok("forwarded", text);
     }
-    found.fine("forwarded", format!("the proxy at {peer} is believed and says who asks: {client}"));
+    findings.ok("forwarded", format!("the proxy at {peer} is trusted and sends the client address: {client}"));
 }
 
-fn websocket(found: &mut Findings, runtime: &Runtime, front: &Front, proxy: Proxy) {
-    match runtime.block_on(front.websocket()) {
-        Ok(()) => found.fine("websocket", "a websocket goes through and is answered"),
-        Err(problem) => found.wrong(
+fn check_websocket(findings: &mut Findings, runtime: &Runtime, endpoint: &PublicEndpoint, proxy: ProxyKind) {
+    match runtime.block_on(endpoint.websocket()) {
+        Ok(()) => findings.ok("websocket", "a websocket connection works"),
+        Err(problem) => findings.error(
             "websocket",
-            format!("a websocket does not go through: {problem}"),
-            proxy.either(
+            format!("a websocket connection fails: {problem}"),
+            proxy.directives(
                 "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection \
                  $graspd_connection; and the map of $http_upgrade",
-                "reverse_proxy passes websockets on by itself: look for a matcher that sends them elsewhere",
+                "reverse_proxy passes on websockets by itself: look for a matcher that sends them elsewhere",
             ),
         ),
     }
 }
 
-fn bodies(found: &mut Findings, runtime: &Runtime, front: &Front, proxy: Proxy) {
-    for (check, length, bytes) in [("body", Length::Told, LARGE_BODY), ("chunked", Length::Chunked, CHUNKED_BODY)] {
+fn check_bodies(findings: &mut Findings, runtime: &Runtime, endpoint: &PublicEndpoint, proxy: ProxyKind) {
+    for (check, length, bytes) in
+        [("body", BodyLength::Declared, LARGE_BODY), ("chunked", BodyLength::Chunked, CHUNKED_BODY)]
+    {
         let megabytes = bytes >> 20;
-        let answer = runtime.block_on(front.post("/graspd-check.git/git-receive-pack", length, bytes));
-        let problem = match &answer {
-            Ok(answer) if counted(&answer.body) == Some(bytes as u64) => {
-                let how = if length == Length::Told { "" } else { " of unknown length" };
-                found.fine(check, format!("a push of {megabytes} MiB{how} goes through"));
+        let response = runtime.block_on(endpoint.post("/graspd-check.git/git-receive-pack", length, bytes));
+        let problem = match &response {
+            Ok(response) if received_bytes(&response.body) == Some(bytes as u64) => {
+                let how = if length == BodyLength::Declared { "" } else { " of unknown length" };
+                findings.ok(check, format!("a push of {megabytes} MiB{how} arrives"));
                 continue;
             }
-            Ok(answer) => match counted(&answer.body) {
+            Ok(response) => match received_bytes(&response.body) {
                 Some(came) => format!("only {came} of {bytes} bytes arrive"),
-                None => format!("the answer is {}", answer.status),
+                None => format!("the response is {}", response.status),
             },
             Err(problem) => problem.to_string(),
         };
-        let what = if length == Length::Told { "a push" } else { "a push of unknown length (chunked)" };
-        found.wrong(
+        let what = if length == BodyLength::Declared { "a push" } else { "a push of unknown length (chunked)" };
+        findings.error(
             check,
-            format!("{what} of {megabytes} MiB does not go through: {problem}"),
-            proxy.either(
+            format!("{what} of {megabytes} MiB does not arrive: {problem}"),
+            proxy.directives(
                 "client_max_body_size 0; proxy_request_buffering off; proxy_http_version 1.1;",
                 "remove request_body max_size",
             ),
@@ -297,16 +304,16 @@ fn bodies(found: &mut Findings, runtime: &Runtime, front: &Front, proxy: Proxy) 
     }
 }
 
-/// How many bytes the server says to have had.
-fn counted(body: &[u8]) -> Option<u64> {
+/// Returns the number of bytes that the server has received.
+fn received_bytes(body: &[u8]) -> Option<u64> {
     serde_json::from_slice::<Value>(body).ok()?["graspd_check"]["bytes"].as_u64()
 }
 
-fn advise(found: &mut Findings) {
-    found.advice(
-        "patience",
-        "not tried, because it takes an hour: the proxy must not cut what is silent for a while (nginx: proxy_read_timeout 1h; \
-         proxy_send_timeout 1h)",
+fn add_notes(findings: &mut Findings) {
+    findings.note(
+        "timeouts",
+        "not checked, because it takes an hour: the proxy must not close connections that are idle for a while \
+         (nginx: proxy_read_timeout 1h; proxy_send_timeout 1h)",
     );
-    found.advice("buffering", "not tried: packs should go through as they come (nginx: proxy_buffering off)");
+    findings.note("buffering", "not checked: the proxy should not buffer responses (nginx: proxy_buffering off)");
 }

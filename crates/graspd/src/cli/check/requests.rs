@@ -1,11 +1,11 @@
-//! Requests to the front, as clients send them.
+//! Requests to the public address, as clients send them.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::net::{Purpose, Reach, Target};
+use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use http_body_util::{BodyExt, Limited};
 use hyper::client::conn::http1;
 use hyper::header::HeaderValue;
@@ -16,139 +16,145 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
 use crate::admin::proxy_probe::HEADER;
-use crate::cli::Failure;
-use crate::http::body::Reply;
+use crate::cli::CommandError;
+use crate::http::body::ResponseBody;
 use crate::net::USER_AGENT;
-use crate::net::dialer::{DialProblem, Dialler};
-use crate::net::stream::Stream;
+use crate::net::dialer::{DialError, Dialer};
+use crate::net::stream::OutboundStream;
 
-/// How long one question may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of an answer that are read.
-const MAX_ANSWER: usize = limits::MAX_TERMS_BYTES;
+/// Maximum number of bytes of a response that are read.
+const MAX_RESPONSE_BYTES: usize = limits::MAX_NIP11_BYTES;
 
-/// An address of the documentation. Whoever is taken to come from there has been believed.
-pub(super) const PRETENDED: &str = "203.0.113.77";
+/// Address from a documentation network that the requests claim in `X-Forwarded-For`. If the server uses it as the
+/// client address, clients can forge their address.
+pub(super) const SPOOFED_ADDRESS: &str = "203.0.113.77";
 
-/// Bytes of a part of a body.
-const PART: usize = 64 << 10;
+/// Size of the chunks of a request body.
+const CHUNK_BYTES: usize = 64 << 10;
 
-/// Where the service is met.
-pub(super) struct Front {
-    /// Where requests go.
-    pub(super) target: Target,
-    /// Without a slash at its end.
+/// The public address of the service.
+pub(super) struct PublicEndpoint {
+    /// URL of the service.
+    pub(super) target: OutboundUrl,
+    /// Path of the URL without a slash at the end.
     pub(super) base: String,
-    pub(super) dialler: Dialler,
+    pub(super) dialer: Dialer,
     token: String,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
-pub(super) enum NoAnswer {
-    Dial(DialProblem),
-    /// In words.
-    Broken(String),
-    /// It took too long.
-    Late,
+pub(super) enum RequestError {
+    Dial(DialError),
+    /// The request failed; contains the reason.
+    Failed(String),
+    /// The request timed out.
+    Timeout,
 }
 
-impl std::fmt::Display for NoAnswer {
+impl std::fmt::Display for RequestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Dial(problem) => problem.fmt(f),
-            Self::Broken(words) => f.write_str(words),
-            Self::Late => write!(f, "no answer within {} seconds", PATIENCE.as_secs()),
+            Self::Failed(words) => f.write_str(words),
+            Self::Timeout => write!(f, "no response within {} seconds", REQUEST_TIMEOUT.as_secs()),
         }
     }
 }
 
-/// An answer.
-pub(super) struct Answer {
+/// A response.
+pub(super) struct CheckResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Answer {
+impl CheckResponse {
     pub(super) fn header(&self, name: header::HeaderName) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
-/// How a body is announced.
+/// How the length of a body is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Length {
-    /// In the head.
-    Told,
-    /// Part by part.
+pub(super) enum BodyLength {
+    /// In `Content-Length`.
+    Declared,
+    /// Not at all: the body has chunked encoding.
     Chunked,
 }
 
-impl Front {
-    /// The front at a given address, or at the service's own.
-    pub(super) fn new(via: Option<&str>, own: &str, token: &str) -> Result<Self, Failure> {
+impl PublicEndpoint {
+    /// Returns the public address given with `--via`, or that of the service.
+    pub(super) fn new(via: Option<&str>, own: &str, token: &str) -> Result<Self, CommandError> {
         let text = via.unwrap_or(own);
-        let target = Target::parse(text, Purpose::Git, Reach::Anything).map_err(|why| {
-            Failure::Usage(format!("cannot ask {text}: {why}; it is to be like https://code.example"))
+        let target = OutboundUrl::parse(text, UrlPurpose::Git, AddressPolicy::Any).map_err(|why| {
+            CommandError::Usage(format!("cannot check {text}: {why}; give a URL such as https://code.example"))
         })?;
-        let dialler = Dialler::new(Reach::Anything).map_err(|problem| Failure::Failed(problem.to_string()))?;
+        let dialer = Dialer::new(AddressPolicy::Any).map_err(|problem| CommandError::Failed(problem.to_string()))?;
         let base = target.path().trim_end_matches('/').to_owned();
-        Ok(Self { target, base, dialler, token: token.to_owned() })
+        Ok(Self { target, base, dialer, token: token.to_owned() })
     }
 
-    /// A connection.
-    pub(super) async fn connect(&self) -> Result<Stream, NoAnswer> {
+    /// Opens a connection.
+    pub(super) async fn connect(&self) -> Result<OutboundStream, RequestError> {
         let connecting = async {
-            let route = self.dialler.route(self.target.clone()).await?;
-            self.dialler.connect(&route).await
+            let route = self.dialer.route(self.target.clone()).await?;
+            self.dialer.connect(&route).await
         };
-        timeout(PATIENCE, connecting).await.map_err(|_| NoAnswer::Late)?.map_err(NoAnswer::Dial)
+        timeout(REQUEST_TIMEOUT, connecting).await.map_err(|_| RequestError::Timeout)?.map_err(RequestError::Dial)
     }
 
-    /// GET, as somebody who pretends to come from elsewhere.
-    pub(super) async fn get(&self, path: &str, accept: &'static str) -> Result<Answer, NoAnswer> {
+    /// Sends a GET request with a forged client address.
+    pub(super) async fn get(&self, path: &str, accept: &'static str) -> Result<CheckResponse, RequestError> {
         let request = Request::get(format!("{}{path}", self.base)).header(header::ACCEPT, accept);
-        self.send(request, Reply::from(Vec::new()), PATIENCE).await
+        self.send(request, ResponseBody::from(Vec::new()), REQUEST_TIMEOUT).await
     }
 
-    /// POST of so many bytes.
-    pub(super) async fn post(&self, path: &str, length: Length, bytes: usize) -> Result<Answer, NoAnswer> {
+    /// Sends a POST request with a body of this many bytes.
+    pub(super) async fn post(
+        &self,
+        path: &str,
+        length: BodyLength,
+        bytes: usize,
+    ) -> Result<CheckResponse, RequestError> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(format!("{}{path}", self.base))
             .header(header::CONTENT_TYPE, "application/x-git-receive-pack-request");
-        if length == Length::Told {
+        if length == BodyLength::Declared {
             request = request.header(header::CONTENT_LENGTH, bytes);
         }
-        let (feed, body) = Reply::stream();
+        let (feed, body) = ResponseBody::stream();
         tokio::spawn(async move {
             let mut left = bytes;
             while left > 0 {
-                let part = left.min(PART);
+                let part = left.min(CHUNK_BYTES);
                 if feed.send(Ok(Bytes::from(vec![0; part]))).await.is_err() {
                     return;
                 }
                 left -= part;
             }
         });
-        self.send(request, body, 3 * PATIENCE).await
+        self.send(request, body, 3 * REQUEST_TIMEOUT).await
     }
 
     async fn send(
         &self,
         request: hyper::http::request::Builder,
-        body: Reply,
-        patience: Duration,
-    ) -> Result<Answer, NoAnswer> {
+        body: ResponseBody,
+        timeout_after: Duration,
+    ) -> Result<CheckResponse, RequestError> {
         let stream = self.connect().await?;
-        let broken = |problem: &dyn std::fmt::Display| NoAnswer::Broken(problem.to_string());
+        let broken = |problem: &dyn std::fmt::Display| RequestError::Failed(problem.to_string());
         let request = request
             .header(header::HOST, self.target.authority())
             .header(header::USER_AGENT, USER_AGENT)
             .header(header::CONNECTION, "close")
-            .header("x-forwarded-for", PRETENDED)
+            .header("x-forwarded-for", SPOOFED_ADDRESS)
             .header(HEADER, &self.token)
             .body(body)
             .map_err(|problem| broken(&problem))?;
@@ -156,20 +162,23 @@ impl Front {
             let (mut sender, connection) =
                 http1::handshake(TokioIo::new(stream)).await.map_err(|problem| broken(&problem))?;
             tokio::spawn(connection);
-            let answer = sender.send_request(request).await.map_err(|problem| broken(&problem))?;
-            let (head, body) = answer.into_parts();
-            // What is longer is no answer of ours.
-            let body = Limited::new(body, MAX_ANSWER).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            Ok(Answer { status: head.status, headers: head.headers, body })
+            let response = sender.send_request(request).await.map_err(|problem| broken(&problem))?;
+            let (head, body) = response.into_parts();
+            // A longer body is not a response of graspd.
+            let body =
+                Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            Ok(CheckResponse { status: head.status, headers: head.headers, body })
         };
-        timeout(patience, exchange).await.map_err(|_| NoAnswer::Late)?
+        timeout(timeout_after, exchange).await.map_err(|_| RequestError::Timeout)?
     }
 
-    /// A websocket that is asked for nothing and answers so; gives why not.
-    pub(super) async fn websocket(&self) -> Result<(), NoAnswer> {
+    /// Opens a websocket and sends a request for which there are no events.
+    pub(super) async fn websocket(&self) -> Result<(), RequestError> {
         let broken = |problem: WsError| match problem {
-            WsError::Http(answer) => NoAnswer::Broken(format!("the answer is {} instead of 101", answer.status())),
-            other => NoAnswer::Broken(other.to_string()),
+            WsError::Http(response) => {
+                RequestError::Failed(format!("the response is {} instead of 101", response.status()))
+            }
+            other => RequestError::Failed(other.to_string()),
         };
         let stream = self.connect().await?;
         let scheme = if self.target.is_tls() { "wss" } else { "ws" };
@@ -180,7 +189,7 @@ impl Front {
         if let Ok(token) = HeaderValue::from_str(&self.token) {
             headers.insert(HEADER, token);
         }
-        let talk = async {
+        let exchange = async {
             let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.map_err(broken)?;
             socket.send(Message::text(r#"["REQ","check",{"limit":0}]"#)).await.map_err(broken)?;
             while let Some(message) = socket.next().await {
@@ -190,8 +199,8 @@ impl Front {
                 }
                 message.map_err(broken)?;
             }
-            Err(NoAnswer::Broken("it was closed before it answered".to_owned()))
+            Err(RequestError::Failed("the connection was closed before a response".to_owned()))
         };
-        timeout(PATIENCE, talk).await.map_err(|_| NoAnswer::Late)?
+        timeout(REQUEST_TIMEOUT, exchange).await.map_err(|_| RequestError::Timeout)?
     }
 }

@@ -1,26 +1,31 @@
-//! What time it is, by whose clock, and for how long a certificate is good.
+//! Clock, HTTP dates, and validity of certificates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use grasp_core::net::Host;
+use grasp_core::net::OutboundHost;
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// The longest that certificates live, and some more.
+/// Upper bound of the validity of a certificate, in days.
 const MAX_DAYS: u64 = 900;
 
 const DAY: u64 = 86_400;
 
-/// Seconds since 1970.
+/// Returns the current unix time in seconds.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
-/// For how many whole days a chain will be believed, up to a bound.
-pub(super) fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host: &Host, now: u64) -> Option<u64> {
+/// Returns the number of whole days for which a certificate chain stays valid, up to [`MAX_DAYS`].
+pub(super) fn days_left(
+    roots: RootCertStore,
+    chain: &[CertificateDer<'_>],
+    host: &OutboundHost,
+    now: u64,
+) -> Option<u64> {
     let (first, others) = chain.split_first()?;
     let name = ServerName::try_from(host.to_string()).ok()?;
     let provider = std::sync::Arc::new(ring::default_provider());
@@ -29,7 +34,7 @@ pub(super) fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host
         let at = UnixTime::since_unix_epoch(Duration::from_secs(now + days * DAY));
         verifier.verify_server_cert(first, others, &name, &[], at).is_ok()
     };
-    // The first day on which it is no good.
+    // Binary search for the first day on which the chain is invalid.
     let (mut good, mut bad) = (0, MAX_DAYS);
     while bad - good > 1 {
         let middle = good + (bad - good) / 2;
@@ -38,7 +43,7 @@ pub(super) fn days_left(roots: RootCertStore, chain: &[CertificateDer<'_>], host
     is_good(0).then_some(good)
 }
 
-/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses a date such as `Sun, 06 Nov 1994 08:49:37 GMT`; returns unix seconds.
 pub(super) fn http_date(text: &str) -> Option<u64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -50,10 +55,10 @@ pub(super) fn http_date(text: &str) -> Option<u64> {
     if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March here, so that leap days come last.
+    // Years are counted from March, so that the leap day is the last day.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // Of the first of March of the year 0, counted from 1970.
+    // 719,468 days are between the first of March of the year 0 and 1970.
     Some((days.checked_sub(719_468)?) * DAY + hours * 3_600 + minutes * 60 + seconds)
 }
 
@@ -61,18 +66,18 @@ pub(super) fn http_date(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// When the certificate of the tests ends.
+    /// End of the validity of the test certificate.
     const END: u64 = 4_948_399_485;
 
     #[test]
-    fn days_are_counted() {
+    fn days_until_certificate_expiry_are_counted() {
         let read = |bytes: &'static [u8]| CertificateDer::from(bytes);
         let authority = read(include_bytes!("../../net/certificates/authority.der"));
         let chain = [read(include_bytes!("../../net/certificates/relay.test.der"))];
         let left = |name: &str, now: u64| {
             let mut roots = RootCertStore::empty();
             roots.add(authority.clone()).expect("a certificate");
-            days_left(roots, &chain, &Host::Name(name.to_owned()), now)
+            days_left(roots, &chain, &OutboundHost::Name(name.to_owned()), now)
         };
         assert_eq!(left("relay.test", END - 10 * DAY - 3_600), Some(10));
         assert_eq!(left("relay.test", END - DAY / 2), Some(0));
@@ -82,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_read() {
+    fn http_dates_are_parsed() {
         for (text, secs) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use grasp_core::fetch::io::End;
+use grasp_core::fetch::io::FetchOutcome;
 use grasp_core::limits;
-use grasp_core::net::Target;
+use grasp_core::net::OutboundUrl;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
@@ -15,8 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::Sorry;
-use crate::net::dialer::{Dialler, Route};
+use super::FetchError;
+use crate::net::dialer::{Dialer, Route};
 
 /// How long a server may take.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Patience {
 
 /// A way to a server. Dropping it ends the connection.
 pub(super) struct Call<'a> {
-    dialler: &'a Dialler,
+    dialer: &'a Dialer,
     route: Route,
     patience: Patience,
     line: Option<Line>,
@@ -60,17 +60,17 @@ impl Drop for Line {
 
 impl<'a> Call<'a> {
     /// Finds a server, once and for all requests of this call, and connects to it.
-    pub(super) async fn open(dialler: &'a Dialler, target: &Target, patience: Patience) -> Result<Self, Sorry> {
+    pub(super) async fn open(dialer: &'a Dialer, target: &OutboundUrl, patience: Patience) -> Result<Self, FetchError> {
         let open = async {
-            let route = dialler.route(target.clone()).await.map_err(failed)?;
-            let line = Line::open(dialler, &route).await?;
-            Ok(Self { dialler, route, patience, line: Some(line) })
+            let route = dialer.route(target.clone()).await.map_err(failed)?;
+            let line = Line::open(dialer, &route).await?;
+            Ok(Self { dialer, route, patience, line: Some(line) })
         };
         timeout(patience.connect, open).await.map_err(|_| failed("no connection in time"))?
     }
 
     /// Sends a request and waits until its answer begins.
-    pub(super) async fn send(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Incoming>, Sorry> {
+    pub(super) async fn send(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Incoming>, FetchError> {
         let mut line = match self.line.take().filter(|line| !line.sender.is_closed()) {
             Some(line) => line,
             None => self.again().await?,
@@ -91,16 +91,16 @@ impl<'a> Call<'a> {
         })
     }
 
-    async fn again(&self) -> Result<Line, Sorry> {
-        timeout(self.patience.connect, Line::open(self.dialler, &self.route))
+    async fn again(&self) -> Result<Line, FetchError> {
+        timeout(self.patience.connect, Line::open(self.dialer, &self.route))
             .await
             .map_err(|_| failed("no connection in time"))?
     }
 }
 
 impl Line {
-    async fn open(dialler: &Dialler, route: &Route) -> Result<Self, Sorry> {
-        let stream = dialler.connect(route).await.map_err(failed)?;
+    async fn open(dialer: &Dialer, route: &Route) -> Result<Self, FetchError> {
+        let stream = dialer.connect(route).await.map_err(failed)?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(limits::MAX_HEADER_BYTES)
             .handshake(TokioIo::new(stream))
@@ -151,7 +151,7 @@ impl Answer {
     }
 
     /// The next bytes; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Sorry> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         loop {
             let patience = if self.begun { self.patience.silence } else { self.patience.first };
             let began = Instant::now();
@@ -168,7 +168,7 @@ impl Answer {
     }
 
     /// Says how many bytes of those that came were the pack's. A server that is too slow has lost.
-    pub(super) fn keep_pace(&mut self, bytes: u64) -> Result<(), Sorry> {
+    pub(super) fn keep_pace(&mut self, bytes: u64) -> Result<(), FetchError> {
         if self.packed == 0 && bytes > 0 {
             (self.waited, self.came) = (Duration::ZERO, 0);
         }
@@ -179,7 +179,7 @@ impl Answer {
             return if late { Err(failed("no pack in time")) } else { Ok(()) };
         }
         if self.waited >= self.patience.pace {
-            if self.came < limits::GIT_CALL_PACE_BYTES {
+            if self.came < limits::MIN_PACK_RATE_BYTES {
                 return Err(failed("it is too slow"));
             }
             (self.waited, self.came) = (Duration::ZERO, 0);
@@ -188,6 +188,6 @@ impl Answer {
     }
 }
 
-fn failed(why: impl ToString) -> Sorry {
-    Sorry::new(End::Failed, why)
+fn failed(why: impl ToString) -> FetchError {
+    FetchError::new(FetchOutcome::Failed, why)
 }

@@ -26,14 +26,15 @@ impl Complaints {
 
     fn is_news(&self, url: &str, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |at: &Instant| now.duration_since(*at) >= Duration::from_secs(limits::GIT_CALL_TOLD_SECS);
+        let is_old =
+            |at: &Instant| now.duration_since(*at) >= Duration::from_secs(limits::FETCH_FAILURE_LOG_INTERVAL_SECS);
         if told.get(url).is_some_and(|at| !is_old(at)) {
             return false;
         }
-        if told.len() >= limits::MAX_TOLD_URLS {
+        if told.len() >= limits::MAX_LOGGED_FAILURE_URLS {
             told.retain(|_, at| !is_old(at));
         }
-        if told.len() >= limits::MAX_TOLD_URLS {
+        if told.len() >= limits::MAX_LOGGED_FAILURE_URLS {
             return false;
         }
         told.insert(url.to_owned(), now);
@@ -48,11 +49,11 @@ mod tests {
     #[test]
     fn each_url_is_told_of_once_an_hour_and_not_too_many_are() {
         let (complaints, now) = (Complaints::default(), Instant::now());
-        let hour = Duration::from_secs(limits::GIT_CALL_TOLD_SECS);
+        let hour = Duration::from_secs(limits::FETCH_FAILURE_LOG_INTERVAL_SECS);
         assert!(complaints.is_news("a", now));
         assert!(!complaints.is_news("a", now + hour - Duration::from_secs(1)));
         assert!(complaints.is_news("a", now + hour));
-        for number in 1..limits::MAX_TOLD_URLS {
+        for number in 1..limits::MAX_LOGGED_FAILURE_URLS {
             assert!(complaints.is_news(&number.to_string(), now + hour));
         }
         assert!(!complaints.is_news("b", now + hour));

@@ -5,25 +5,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::disk_budget::Whose;
+use grasp_core::disk_budget::QuotaUser;
 use grasp_core::limits;
 use grasp_core::nostr::hex;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_git::layout::Layout;
 use grasp_git::objects::Pools;
 use grasp_git::process::Git;
 use grasp_git::receive::{Checker, Incoming, PackLimits, PackProblem, Received, Tips, View};
 
-use super::Sorry;
-use crate::git::ref_cache::Directory;
+use super::FetchError;
 use crate::monitor::disk_budget::Budget;
+use crate::repos::ref_cache::RefCache;
 
 /// Where objects are kept.
 #[derive(Clone)]
-pub(super) struct Larder {
+pub(super) struct LocalObjects {
     pub(super) git: Git,
     pub(super) layout: Arc<Layout>,
-    pub(super) directory: Arc<Directory>,
+    pub(super) directory: Arc<RefCache>,
     /// What one fetch may bring.
     pub(super) limits: PackLimits,
     /// Free disk space below which no large pack is received.
@@ -70,14 +70,16 @@ struct Complete {
     is_exact: bool,
 }
 
-impl Larder {
+impl LocalObjects {
     /// Looks for what is sought.
-    pub(super) fn look(&self, site: &Site, oids: &[String]) -> Result<Look, Sorry> {
+    pub(super) fn look(&self, repo_path: &RepoPath, oids: &[String]) -> Result<Look, FetchError> {
         let prunings = self.layout.prunings();
-        let open = self.directory.open(site).ok_or_else(|| Sorry::ours("the repository is not hosted any more"))?;
-        let sites = std::iter::once(site).chain(&open.lenders);
-        let pools: Vec<PathBuf> = sites.map(|site| self.layout.pool(site)).filter(|pool| pool.is_dir()).collect();
-        let mut tips = self.tips(site, &open.lenders)?;
+        let open =
+            self.directory.open(repo_path).ok_or_else(|| FetchError::ours("the repository is not hosted any more"))?;
+        let repo_paths = std::iter::once(repo_path).chain(&open.alternates);
+        let pools: Vec<PathBuf> =
+            repo_paths.map(|repo_path| self.layout.pool(repo_path)).filter(|pool| pool.is_dir()).collect();
+        let mut tips = self.tips(repo_path, &open.alternates)?;
         let sought: BTreeSet<&String> = oids.iter().filter(|oid| is_oid(oid)).collect();
         let known: BTreeSet<&String> = tips.iter().collect();
         let (mut here, unknown): (Vec<String>, Vec<String>) =
@@ -89,31 +91,31 @@ impl Larder {
         here.extend(found);
         let are_here: BTreeSet<&String> = here.iter().collect();
         let missing = sought.into_iter().filter(|oid| !are_here.contains(oid)).cloned().collect();
-        let haves = tips.iter().take(limits::MAX_TOLD_HAVES).cloned().collect();
+        let haves = tips.iter().take(limits::MAX_SENT_HAVES).cloned().collect();
         let impossible = oids.iter().any(|oid| !is_oid(oid));
         Ok(Look { most_bytes: self.limits.max_bytes, prunings, pools, known: tips, haves, here, missing, impossible })
     }
 
     /// Bytes that may come to a site, for its maintainers' sake or for others'.
-    pub(super) fn room(&self, site: &Site, whose: Whose) -> u64 {
+    pub(super) fn room(&self, repo_path: &RepoPath, whose: QuotaUser) -> u64 {
         let most = self.limits.max_bytes;
-        self.directory.left(site, whose).map_or(most, |left| left.min(most))
+        self.directory.left(repo_path, whose).map_or(most, |left| left.min(most))
     }
 
     /// Checks a pack and keeps of it what is sought and what that needs. Since the first look, which saw so many prunings,
     /// much may have happened: what is known now counts.
     pub(super) fn take(
         &self,
-        (site, oids): (&Site, &[String]),
+        (repo_path, oids): (&RepoPath, &[String]),
         prunings: u64,
         (mut pack, received): (Incoming, Received),
-    ) -> Result<Taken, Sorry> {
-        let look = self.look(site, oids)?;
+    ) -> Result<Taken, FetchError> {
+        let look = self.look(repo_path, oids)?;
         let has_pack = matches!(received, Received::Pack(_));
         let checker = self.checker();
         checker.index(&mut pack, received, &look.pools).map_err(|problem| match problem {
             // What the server was told that we have may be gone.
-            PackProblem::Incomplete(why) if prunings != look.prunings => Sorry::ours(why),
+            PackProblem::Incomplete(why) if prunings != look.prunings => FetchError::ours(why),
             problem => problem.into(),
         })?;
         let seen: Vec<PathBuf> = look.pools.iter().cloned().chain([pack.folder().to_owned()]).collect();
@@ -131,10 +133,10 @@ impl Larder {
 
     /// The objects that refs point to and that are here with everything they need, the most useful first: branches, then
     /// tags from the last, then pull requests.
-    fn tips(&self, site: &Site, lenders: &[Site]) -> Result<Vec<String>, PackProblem> {
+    fn tips(&self, repo_path: &RepoPath, alternates: &[RepoPath]) -> Result<Vec<String>, PackProblem> {
         let mut groups: [Vec<String>; 3] = Default::default();
-        for tips_of in
-            std::iter::once(site).chain(lenders.iter().filter(|lender| self.lends_all(site, lenders, lender)))
+        for tips_of in std::iter::once(repo_path)
+            .chain(alternates.iter().filter(|lender| self.lends_all(repo_path, alternates, lender)))
         {
             let snapshot = self.directory.snapshot(tips_of)?;
             let mut tags = Vec::new();
@@ -152,9 +154,9 @@ impl Larder {
     }
 
     /// Whether everything that a lender's refs need can be read here: what is lent to it is not lent on.
-    fn lends_all(&self, site: &Site, lenders: &[Site], lender: &Site) -> bool {
-        let reads = self.directory.open(lender).map(|open| open.lenders);
-        reads.is_some_and(|reads| reads.iter().all(|other| other == site || lenders.contains(other)))
+    fn lends_all(&self, repo_path: &RepoPath, alternates: &[RepoPath], lender: &RepoPath) -> bool {
+        let reads = self.directory.open(lender).map(|open| open.alternates);
+        reads.is_some_and(|reads| reads.iter().all(|other| other == repo_path || alternates.contains(other)))
     }
 
     /// Finds out which of some objects, which are here, are here with everything they need. Where not all of them are, the
@@ -164,7 +166,7 @@ impl Larder {
         let until = Instant::now() + Duration::from_secs(self.limits.check_secs);
         let mut complete = Complete { oids: Vec::new(), is_exact: false };
         let mut parts = vec![oids];
-        for nth in 0..limits::MAX_CATCH_CHECKS {
+        for nth in 0..limits::MAX_CONNECTIVITY_CHECKS {
             let Some(part) = parts.pop().filter(|_| nth == 0 || Instant::now() < until) else { break };
             if part.is_empty() {
                 continue;

@@ -1,6 +1,6 @@
 //! What is asked of a git server to get objects, and what its answers mean.
 
-use grasp_core::fetch::io::{End, Fetch, Form, Sought};
+use grasp_core::fetch::io::{FetchOutcome, FetchRequest, RequestForm, WantedKind};
 use grasp_core::limits;
 use grasp_git::fetch;
 use grasp_git::fetch::{AnswerParser, BadAnswer, Greeting, Listing, Wish};
@@ -12,7 +12,7 @@ use super::connection::{Answer, Call};
 use super::local_objects::Look;
 use super::protocol::{BRANCHES_AND_TAGS, Begun, Protocol, RESULT, Speech};
 use super::spool::{Spool, Spooled};
-use super::{FetchRoom, Sorry};
+use super::{FetchClient, FetchError};
 use crate::net::USER_AGENT;
 
 /// Bytes that an answer has beside its pack, at most: what frames it, and progress.
@@ -20,47 +20,47 @@ const BESIDE: u64 = 2 * limits::MAX_PROGRESS_BYTES as u64;
 
 /// A conversation.
 pub(super) struct Talk<'a> {
-    room: &'a FetchRoom,
-    fetch: &'a Fetch,
+    room: &'a FetchClient,
+    fetch: &'a FetchRequest,
     look: &'a Look,
     speech: Speech<'a>,
 }
 
 impl<'a> Talk<'a> {
-    pub(super) fn new(room: &'a FetchRoom, fetch: &'a Fetch, look: &'a Look) -> Self {
+    pub(super) fn new(room: &'a FetchClient, fetch: &'a FetchRequest, look: &'a Look) -> Self {
         let speech = Speech { room, target: &fetch.target, form: Some(fetch.form) };
         Self { room, fetch, look, speech }
     }
 
     /// Asks for what is missing. Nothing comes back from a server that shows no refs at all.
-    pub(super) async fn hold(&self, answering: impl FnOnce() + Send) -> Result<Option<Spooled>, Sorry> {
+    pub(super) async fn hold(&self, answering: impl FnOnce() + Send) -> Result<Option<Spooled>, FetchError> {
         let mut answering = Some(answering);
         let mut begun = || {
             if let Some(answering) = answering.take() {
                 answering();
             }
         };
-        let mut call = Call::open(&self.room.dialler, &self.fetch.target, self.room.patience).await?;
+        let mut call = Call::open(&self.room.dialer, &self.fetch.target, self.room.patience).await?;
         match self.fetch.form {
-            Form::Oids => self.by_oids(&mut call, &mut begun).await.map(Some),
-            Form::Refs => self.by_refs(&mut call, &mut begun).await,
+            RequestForm::ByOid => self.by_oids(&mut call, &mut begun).await.map(Some),
+            RequestForm::ByRef => self.by_refs(&mut call, &mut begun).await,
         }
     }
 
     /// One request for exactly what is missing.
-    async fn by_oids(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Spooled, Sorry> {
+    async fn by_oids(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Spooled, FetchError> {
         let body = fetch::fetch(USER_AGENT, self.wish(&self.look.missing));
         let answer = call.send(&self.speech.post(body, Protocol::Second)?).await?;
         self.speech.judge(&answer)?;
         let is_result = has_type(answer.headers(), RESULT);
         self.receive(answer, AnswerParser::second(), begun).await.map_err(|unheard| match unheard {
-            Unheard::Sorry(sorry) => sorry,
-            Unheard::Bad(bad) => Sorry::new(by_oids_end(&bad, is_result), bad),
+            Unheard::FetchError(sorry) => sorry,
+            Unheard::Bad(bad) => FetchError::new(by_oids_end(&bad, is_result), bad),
         })
     }
 
     /// A look at its refs, and a request for those that show what is missing or may lead to it.
-    async fn by_refs(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Option<Spooled>, Sorry> {
+    async fn by_refs(&self, call: &mut Call<'_>, begun: Begun<'_>) -> Result<Option<Spooled>, FetchError> {
         let prefixes = self.prefixes();
         let listing = Listing::new(self.look.missing.iter().cloned(), prefixes.iter().cloned());
         let (greeting, listing) = self.speech.refs(call, begun, listing, &prefixes).await?;
@@ -79,9 +79,9 @@ impl<'a> Talk<'a> {
         let answer = call.send(&self.speech.post(body, protocol)?).await?;
         self.speech.judge(&answer)?;
         self.receive(answer, parser, begun).await.map(Some).map_err(|unheard| match unheard {
-            Unheard::Sorry(sorry) => sorry,
-            Unheard::Bad(BadAnswer::Verbose) => Sorry::new(End::Unsound, BadAnswer::Verbose),
-            Unheard::Bad(bad) => Sorry::new(End::Failed, bad),
+            Unheard::FetchError(sorry) => sorry,
+            Unheard::Bad(BadAnswer::Verbose) => FetchError::new(FetchOutcome::InvalidData, BadAnswer::Verbose),
+            Unheard::Bad(bad) => FetchError::new(FetchOutcome::Failed, bad),
         })
     }
 
@@ -91,9 +91,10 @@ impl<'a> Talk<'a> {
 
     /// What the names of refs begin with that may lead to what is sought.
     fn prefixes(&self) -> Vec<String> {
-        let pulls = self.fetch.events.iter().filter(|(_, what)| *what == Sought::Pull);
-        let pulls = pulls.take(limits::MAX_ASKED_PULLS).map(|(event, _)| format!("refs/nostr/{event}"));
-        BRANCHES_AND_TAGS.map(str::to_owned).into_iter().chain(pulls).collect()
+        let pull_requests = self.fetch.events.iter().filter(|(_, what)| *what == WantedKind::PullRequest);
+        let pull_requests =
+            pull_requests.take(limits::MAX_REQUESTED_PULL_REQUESTS).map(|(event, _)| format!("refs/nostr/{event}"));
+        BRANCHES_AND_TAGS.map(str::to_owned).into_iter().chain(pull_requests).collect()
     }
 
     /// Takes in a pack.
@@ -107,7 +108,10 @@ impl<'a> Talk<'a> {
         let mut answer = Answer::new(answer.into_body(), self.room.patience);
         let most = self.look.most_bytes;
         if answer.claimed() > most.saturating_add(most / 64).saturating_add(BESIDE) {
-            return Err(Unheard::Sorry(Sorry::new(End::Unsound, "the answer is larger than is taken")));
+            return Err(Unheard::FetchError(FetchError::new(
+                FetchOutcome::InvalidData,
+                "the answer is larger than is taken",
+            )));
         }
         let mut spool = Spool::new(&larder, most).await?;
         while !parser.is_done() {
@@ -129,13 +133,13 @@ impl<'a> Talk<'a> {
 
 /// Why there is no pack: what that means is for who asked.
 enum Unheard {
-    Sorry(Sorry),
+    FetchError(FetchError),
     Bad(BadAnswer),
 }
 
-impl From<Sorry> for Unheard {
-    fn from(sorry: Sorry) -> Self {
-        Self::Sorry(sorry)
+impl From<FetchError> for Unheard {
+    fn from(sorry: FetchError) -> Self {
+        Self::FetchError(sorry)
     }
 }
 
@@ -146,16 +150,18 @@ impl From<BadAnswer> for Unheard {
 }
 
 /// What an answer to a request for exact objects means that has no pack.
-fn by_oids_end(bad: &BadAnswer, is_result: bool) -> End {
+fn by_oids_end(bad: &BadAnswer, is_result: bool) -> FetchOutcome {
     match bad {
-        BadAnswer::Fatal(_) | BadAnswer::Truncated => End::Failed,
-        BadAnswer::Verbose => End::Unsound,
+        BadAnswer::Fatal(_) | BadAnswer::Truncated => FetchOutcome::Failed,
+        BadAnswer::Verbose => FetchOutcome::InvalidData,
         // Our own kind has no other way to say that it cannot.
-        BadAnswer::Refused(why) if why == "this took too long" || why == "the server cannot start git" => End::Failed,
-        BadAnswer::NotOurRef(_) | BadAnswer::Refused(_) => End::NotByOid,
+        BadAnswer::Refused(why) if why == "this took too long" || why == "the server cannot start git" => {
+            FetchOutcome::Failed
+        }
+        BadAnswer::NotOurRef(_) | BadAnswer::Refused(_) => FetchOutcome::NotByOid,
         // A page for people.
-        BadAnswer::Packet(_) | BadAnswer::Line(_) if !is_result => End::Absent,
-        BadAnswer::Packet(_) | BadAnswer::Line(_) | BadAnswer::NoPack | BadAnswer::Nothing => End::NotByOid,
+        BadAnswer::Packet(_) | BadAnswer::Line(_) if !is_result => FetchOutcome::Absent,
+        BadAnswer::Packet(_) | BadAnswer::Line(_) | BadAnswer::NoPack | BadAnswer::Nothing => FetchOutcome::NotByOid,
     }
 }
 

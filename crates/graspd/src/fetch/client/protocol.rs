@@ -1,9 +1,9 @@
 //! What is said to a git server whatever is wanted of it, and its list of refs.
 
 use bytes::Bytes;
-use grasp_core::fetch::io::{End, Form};
+use grasp_core::fetch::io::{FetchOutcome, RequestForm};
 use grasp_core::limits;
-use grasp_core::net::Target;
+use grasp_core::net::OutboundUrl;
 use grasp_git::fetch;
 use grasp_git::fetch::ref_advertisement::BadGreeting;
 use grasp_git::fetch::{Greeting, GreetingParser, Hearer, ListParser};
@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode, header};
 
 use super::connection::{Answer, Call};
-use super::{FetchRoom, Sorry, retry_after};
+use super::{FetchClient, FetchError, retry_after};
 use crate::net::USER_AGENT;
 
 /// What we call ourselves to web servers: some let nobody near their repositories who is not called git.
@@ -40,10 +40,10 @@ pub(super) type Begun<'b> = &'b mut (dyn FnMut() + Send);
 /// Whom we speak to.
 #[derive(Clone, Copy)]
 pub(super) struct Speech<'a> {
-    pub(super) room: &'a FetchRoom,
-    pub(super) target: &'a Target,
+    pub(super) room: &'a FetchClient,
+    pub(super) target: &'a OutboundUrl,
     /// How objects are asked for, if any are.
-    pub(super) form: Option<Form>,
+    pub(super) form: Option<RequestForm>,
 }
 
 impl Speech<'_> {
@@ -54,7 +54,7 @@ impl Speech<'_> {
         begun: Begun<'_>,
         hearer: H,
         prefixes: &[String],
-    ) -> Result<(Greeting, H), Sorry> {
+    ) -> Result<(Greeting, H), FetchError> {
         let answer = call.send(&self.get()?).await?;
         self.judge(&answer)?;
         let mut parser = GreetingParser::new(hearer);
@@ -62,7 +62,7 @@ impl Speech<'_> {
         let (greeting, mut hearer) = parser.finish().map_err(no_list)?;
         let (Greeting::First(offer) | Greeting::Second(offer)) = greeting;
         if !offer.sha1 {
-            return Err(Sorry::new(End::Absent, "its objects have ids of another kind"));
+            return Err(FetchError::new(FetchOutcome::Absent, "its objects have ids of another kind"));
         }
         if let Greeting::Second(_) = greeting {
             let body = fetch::ls_refs(USER_AGENT, prefixes);
@@ -75,14 +75,14 @@ impl Speech<'_> {
         Ok((greeting, hearer))
     }
 
-    fn get(&self) -> Result<Request<Full<Bytes>>, Sorry> {
+    fn get(&self) -> Result<Request<Full<Bytes>>, FetchError> {
         let request = Request::get(self.path("info/refs?service=git-upload-pack"))
             .header(header::ACCEPT, ADVERTISEMENT)
             .body(Full::default());
         self.dressed(request, Protocol::Second)
     }
 
-    pub(super) fn post(&self, body: Vec<u8>, protocol: Protocol) -> Result<Request<Full<Bytes>>, Sorry> {
+    pub(super) fn post(&self, body: Vec<u8>, protocol: Protocol) -> Result<Request<Full<Bytes>>, FetchError> {
         let request = Request::post(self.path("git-upload-pack"))
             .header(header::CONTENT_TYPE, REQUEST)
             .header(header::ACCEPT, RESULT)
@@ -99,10 +99,10 @@ impl Speech<'_> {
         &self,
         request: Result<Request<Full<Bytes>>, hyper::http::Error>,
         protocol: Protocol,
-    ) -> Result<Request<Full<Bytes>>, Sorry> {
-        let mut request = request.map_err(Sorry::ours)?;
+    ) -> Result<Request<Full<Bytes>>, FetchError> {
+        let mut request = request.map_err(FetchError::ours)?;
         let headers = request.headers_mut();
-        headers.insert(header::HOST, HeaderValue::try_from(self.target.authority()).map_err(Sorry::ours)?);
+        headers.insert(header::HOST, HeaderValue::try_from(self.target.authority()).map_err(FetchError::ours)?);
         headers.insert(header::USER_AGENT, HeaderValue::from_static(WEB_AGENT));
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if protocol == Protocol::Second {
@@ -112,7 +112,7 @@ impl Speech<'_> {
     }
 
     /// Whether an answer is one.
-    pub(super) fn judge(&self, answer: &Response<Incoming>) -> Result<(), Sorry> {
+    pub(super) fn judge(&self, answer: &Response<Incoming>) -> Result<(), FetchError> {
         let status = answer.status();
         let wait = || {
             let value = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
@@ -123,25 +123,30 @@ impl Speech<'_> {
                 let encoding = answer.headers().get(header::CONTENT_ENCODING);
                 return match encoding.is_none_or(|encoding| encoding == "identity" || encoding.is_empty()) {
                     true => Ok(()),
-                    false => Err(Sorry::new(End::Unsound, "the answer is packed although nobody asked for that")),
+                    false => Err(FetchError::new(
+                        FetchOutcome::InvalidData,
+                        "the answer is packed although nobody asked for that",
+                    )),
                 };
             }
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => End::Busy(wait()),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::GONE => End::Absent,
-            StatusCode::REQUEST_TIMEOUT => End::Failed,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => FetchOutcome::Busy(wait()),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::GONE => {
+                FetchOutcome::Absent
+            }
+            StatusCode::REQUEST_TIMEOUT => FetchOutcome::Failed,
             status if status.is_redirection() => {
                 // Nobody may send us on; a person may want to know, if something is sought there.
                 if self.form.is_some() {
                     self.room.complaints.tell(&self.target.to_string(), &format!("the answer is {status}"));
                 }
-                End::Absent
+                FetchOutcome::Absent
             }
             // It may understand another question.
-            status if status.is_client_error() && self.form == Some(Form::Oids) => End::NotByOid,
-            status if status.is_client_error() => End::Absent,
-            _ => End::Failed,
+            status if status.is_client_error() && self.form == Some(RequestForm::ByOid) => FetchOutcome::NotByOid,
+            status if status.is_client_error() => FetchOutcome::Absent,
+            _ => FetchOutcome::Failed,
         };
-        Err(Sorry::new(end, format!("the answer is {status}")))
+        Err(FetchError::new(end, format!("the answer is {status}")))
     }
 
     /// Reads a list of refs.
@@ -150,10 +155,10 @@ impl Speech<'_> {
         answer: Response<Incoming>,
         begun: Begun<'_>,
         mut feed: impl FnMut(&[u8]) -> Result<(), BadGreeting>,
-    ) -> Result<(), Sorry> {
-        let too_long = || Sorry::new(End::Unsound, "the list of refs is too long");
+    ) -> Result<(), FetchError> {
+        let too_long = || FetchError::new(FetchOutcome::InvalidData, "the list of refs is too long");
         let mut answer = Answer::new(answer.into_body(), self.room.patience);
-        let mut left = limits::MAX_HEARD_REFS_BYTES;
+        let mut left = limits::MAX_REF_LIST_BYTES;
         if answer.claimed() > left {
             return Err(too_long());
         }
@@ -168,11 +173,11 @@ impl Speech<'_> {
 }
 
 /// What a list of refs means that is none.
-fn no_list(bad: BadGreeting) -> Sorry {
+fn no_list(bad: BadGreeting) -> FetchError {
     let end = match bad {
-        BadGreeting::Truncated => End::Failed,
+        BadGreeting::Truncated => FetchOutcome::Failed,
         // A page for people, a server that only has files, or one that says no.
-        BadGreeting::Packet(_) | BadGreeting::Line(_) | BadGreeting::Refused(_) => End::Absent,
+        BadGreeting::Packet(_) | BadGreeting::Line(_) | BadGreeting::Refused(_) => FetchOutcome::Absent,
     };
-    Sorry::new(end, bad)
+    FetchError::new(end, bad)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use grasp_git::layout::Layout;
 use grasp_git::receive::{Incoming, PackLimits, PackProblem, PackSink, Received};
 
-use super::local_objects::Larder;
-use super::{Sorry, blocking};
+use super::local_objects::LocalObjects;
+use super::{FetchError, blocking};
 use crate::monitor::disk_budget::Share;
 
 /// Bytes that are gathered before they are written to disk.
@@ -32,7 +32,7 @@ pub(super) struct Spool {
 
 impl Spool {
     /// A place for a pack of at most so many bytes.
-    pub(super) async fn new(larder: &Larder, max_bytes: u64) -> Result<Self, Sorry> {
+    pub(super) async fn new(larder: &LocalObjects, max_bytes: u64) -> Result<Self, FetchError> {
         let limits = PackLimits { max_bytes, ..larder.limits };
         let place = larder.layout.clone();
         let create = move || Incoming::create(&place).map(|incoming| (PackSink::new(&incoming, limits), incoming));
@@ -52,18 +52,18 @@ impl Spool {
     }
 
     /// Writes what has been gathered, if it is worth it.
-    pub(super) async fn write(&mut self) -> Result<(), Sorry> {
+    pub(super) async fn write(&mut self) -> Result<(), FetchError> {
         if self.gathered.len() >= GATHER { self.flush().await } else { Ok(()) }
     }
 
     /// There is no more to come.
-    pub(super) async fn finish(mut self) -> Result<Spooled, Sorry> {
+    pub(super) async fn finish(mut self) -> Result<Spooled, FetchError> {
         self.flush().await?;
         let (sink, pack) = self.inner.take().ok_or_else(gone)?;
         Ok(Spooled { pack, received: sink.finish()?, share: self.share })
     }
 
-    async fn flush(&mut self) -> Result<(), Sorry> {
+    async fn flush(&mut self) -> Result<(), FetchError> {
         let (mut sink, incoming) = self.inner.take().ok_or_else(gone)?;
         let bytes = std::mem::take(&mut self.gathered);
         if !self.share.grow(bytes.len()) {
@@ -83,6 +83,6 @@ impl Spool {
     }
 }
 
-fn gone() -> Sorry {
-    Sorry::ours("the pack is gone")
+fn gone() -> FetchError {
+    FetchError::ours("the pack is gone")
 }

@@ -1,7 +1,7 @@
 //! The numbers of one relay at one moment, and of several as if they were one.
 
-use grasp_core::sync::LinkView;
-use grasp_core::sync::relay::Status;
+use grasp_core::sync::RelaySnapshot;
+use grasp_core::sync::relay::ConnectionStatus;
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,10 +26,10 @@ fn worse(a: i64, b: i64) -> i64 {
 }
 
 impl Sample {
-    pub(super) fn of(link: &LinkView) -> Self {
+    pub(super) fn of(link: &RelaySnapshot) -> Self {
         let totals = &link.totals;
         Self {
-            connected: if link.paused || link.is_self { LEFT_ALONE } else { link.status as i64 },
+            connected: if link.is_paused || link.is_self { LEFT_ALONE } else { link.status as i64 },
             status: link.health as i64,
             failures: i64::from(link.failures),
             live: number(link.subscriptions.0),
@@ -63,10 +63,12 @@ impl Sample {
 }
 
 /// Whether there is a connection.
-pub(super) fn is_up(status: Status) -> bool {
+pub(super) fn is_up(status: ConnectionStatus) -> bool {
     match status {
-        Status::Disconnected | Status::Connecting => false,
-        Status::Syncing | Status::Connected | Status::ConnectedHistoricSyncFailures => true,
+        ConnectionStatus::Disconnected | ConnectionStatus::Connecting => false,
+        ConnectionStatus::Syncing | ConnectionStatus::Connected | ConnectionStatus::ConnectedHistoricSyncFailures => {
+            true
+        }
     }
 }
 

@@ -1,22 +1,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::nostr::rejection::Refusal;
-use grasp_core::sync::io::Loss;
-use grasp_core::sync::relay::Status;
-use grasp_core::sync::relay_record::{Learned, Totals};
+use grasp_core::nostr::rejection::Rejection;
+use grasp_core::sync::io::DisconnectReason;
+use grasp_core::sync::relay::ConnectionStatus;
+use grasp_core::sync::relay_record::{LearnedLimits, RelayTotals};
 
-use super::super::Meter;
+use super::super::Metrics;
 use super::*;
 
 fn url(nth: usize) -> RelayUrl {
     RelayUrl::parse(&format!("wss://r{nth:03}.example")).expect("a relay")
 }
 
-fn link(nth: usize, repositories: usize) -> LinkView {
-    LinkView {
+fn link(nth: usize, repositories: usize) -> RelaySnapshot {
+    RelaySnapshot {
         url: url(nth),
-        status: Status::Connected,
-        health: health::Status::Healthy,
+        status: ConnectionStatus::Connected,
+        health: health::HealthStatus::Healthy,
         failures: 0,
         repositories,
         covered: 0,
@@ -24,30 +24,30 @@ fn link(nth: usize, repositories: usize) -> LinkView {
         subscriptions: (3, 2),
         filters: 0,
         polled: 0,
-        wide: false,
+        is_wide: false,
         queued: 0,
         dial_in_millis: None,
-        quiet_secs: None,
-        owed: 0,
-        complete_at: None,
-        heard_at: None,
-        full_in_secs: 0,
-        daily: false,
-        under_way: None,
-        learned: Learned::default(),
-        totals: Totals::default(),
-        paused: false,
+        cooldown_secs: None,
+        failed_batches: 0,
+        historic_sync_completed_at: None,
+        last_message_at: None,
+        next_full_sync_secs: 0,
+        is_reconciling: false,
+        progress: None,
+        learned: LearnedLimits::default(),
+        totals: RelayTotals::default(),
+        is_paused: false,
         is_self: false,
-        bootstrap: false,
+        is_bootstrap: false,
     }
 }
 
-fn show(meter: &Meter, links: Vec<LinkView>) {
-    meter.sync().view(&View { links, ..View::default() });
+fn show(meter: &Metrics, relays: Vec<RelaySnapshot>) {
+    meter.sync().view(&SyncSnapshot { relays, ..SyncSnapshot::default() });
 }
 
 /// Every series and its value.
-fn series(meter: &Meter) -> BTreeMap<String, String> {
+fn series(meter: &Metrics) -> BTreeMap<String, String> {
     let text = meter.encode();
     assert!(text.ends_with("# EOF\n"), "{text}");
     let mut series = BTreeMap::new();
@@ -58,29 +58,34 @@ fn series(meter: &Meter) -> BTreeMap<String, String> {
     series
 }
 
-fn value(meter: &Meter, name: &str) -> Option<String> {
+fn value(meter: &Metrics, name: &str) -> Option<String> {
     series(meter).get(name).cloned()
 }
 
 /// All values of the label `relay`.
-fn labels(meter: &Meter) -> BTreeSet<String> {
+fn labels(meter: &Metrics) -> BTreeSet<String> {
     let names = series(meter).into_keys();
     names.filter_map(|name| Some(name.split_once("relay=\"")?.1.split_once('"')?.0.to_owned())).collect()
 }
 
-fn notes(nth: usize) -> Vec<Note> {
+fn notes(nth: usize) -> Vec<SyncNote> {
     vec![
-        Note::Connected(url(nth), Reconnect::Quick),
-        Note::Failed { relay: url(nth), loss: Loss::Unreachable, failures: 1, backoff_millis: 5_000 },
-        Note::RateLimited(url(nth), String::new(), 65),
-        Note::Parked(url(nth), String::new()),
-        Note::Gaps { relay: url(nth), via: Via::CatchUp, count: 7, examples: Vec::new() },
+        SyncNote::Connected(url(nth), ReconnectKind::Quick),
+        SyncNote::ConnectionFailed {
+            relay: url(nth),
+            reason: DisconnectReason::Unreachable,
+            failures: 1,
+            backoff_millis: 5_000,
+        },
+        SyncNote::RateLimited(url(nth), String::new(), 65),
+        SyncNote::Parked(url(nth), String::new()),
+        SyncNote::Gaps { relay: url(nth), source: SyncSource::CatchUp, count: 7, examples: Vec::new() },
     ]
 }
 
 #[test]
 fn every_name_is_declared_once() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let text = meter.encode();
     for (name, kind) in [
         ("ngit_sync_relay_connected", "gauge"),
@@ -115,7 +120,7 @@ fn every_name_is_declared_once() {
 
 #[test]
 fn what_has_few_labels_begins_at_zero() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let zeros = series(&meter).into_iter().filter(|(name, value)| value == "0" && name.starts_with("ngit_sync_"));
     let zeros: Vec<_> = zeros.map(|(name, _)| name).collect();
     for name in [
@@ -147,15 +152,16 @@ fn what_has_few_labels_begins_at_zero() {
 
 #[test]
 fn a_view_sets_every_gauge() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let mut dead = link(2, 1);
-    dead.status = Status::Disconnected;
-    dead.health = health::Status::Dead;
+    dead.status = ConnectionStatus::Disconnected;
+    dead.health = health::HealthStatus::Dead;
     dead.failures = 31;
     let mut good = link(1, 1);
-    good.status = Status::Syncing;
-    good.totals = Totals { up_secs: 30, down_secs: 10, received: 5, compared: 8, shared: 6, ..Totals::default() };
-    meter.sync().view(&View { links: vec![good, dead], repositories: 1, in_flight: 4, refused: (9, 2) });
+    good.status = ConnectionStatus::Syncing;
+    good.totals =
+        RelayTotals { up_secs: 30, down_secs: 10, received: 5, compared: 8, shared: 6, ..RelayTotals::default() };
+    meter.sync().view(&SyncSnapshot { relays: vec![good, dead], repositories: 1, in_flight: 4, rejected: (9, 2) });
     for (name, wanted) in [
         (r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#, Some("2")),
         (r#"ngit_sync_relay_connected{relay="wss://r002.example"}"#, Some("0")),
@@ -182,35 +188,35 @@ fn a_view_sets_every_gauge() {
 
 #[test]
 fn connections_and_health_are_counted_by_the_numbers_of_the_promise() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let states = [
-        (Status::Disconnected, "0"),
-        (Status::Connecting, "1"),
-        (Status::Syncing, "2"),
-        (Status::Connected, "3"),
-        (Status::ConnectedHistoricSyncFailures, "4"),
+        (ConnectionStatus::Disconnected, "0"),
+        (ConnectionStatus::Connecting, "1"),
+        (ConnectionStatus::Syncing, "2"),
+        (ConnectionStatus::Connected, "3"),
+        (ConnectionStatus::ConnectedHistoricSyncFailures, "4"),
     ];
     let healths = [
-        (health::Status::Healthy, "1"),
-        (health::Status::Disconnected, "2"),
-        (health::Status::Degraded, "3"),
-        (health::Status::Dead, "4"),
-        (health::Status::RateLimited, "5"),
+        (health::HealthStatus::Healthy, "1"),
+        (health::HealthStatus::Disconnected, "2"),
+        (health::HealthStatus::Degraded, "3"),
+        (health::HealthStatus::Dead, "4"),
+        (health::HealthStatus::RateLimited, "5"),
     ];
     for ((status, connected), (health, healthy)) in states.into_iter().zip(healths) {
-        show(&meter, vec![LinkView { status, health, ..link(1, 1) }]);
+        show(&meter, vec![RelaySnapshot { status, health, ..link(1, 1) }]);
         let name = r#"ngit_sync_relay_connected{relay="wss://r001.example"}"#;
         assert_eq!(value(&meter, name).as_deref(), Some(connected));
         let name = r#"ngit_sync_relay_status{relay="wss://r001.example"}"#;
         assert_eq!(value(&meter, name).as_deref(), Some(healthy));
-        let up = if status >= Status::Syncing { "1" } else { "0" };
+        let up = if status >= ConnectionStatus::Syncing { "1" } else { "0" };
         assert_eq!(value(&meter, "ngit_sync_relays_connected_total").as_deref(), Some(up));
     }
 }
 
 #[test]
 fn notes_are_counted() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     for note in notes(1).iter().chain(&notes(1)) {
         meter.sync().note(note);
     }
@@ -229,13 +235,15 @@ fn notes_are_counted() {
 
 #[test]
 fn only_what_is_new_counts_as_synced() {
-    let meter = Meter::new();
-    let refused = Judgement::Refused(Refusal::Unrelated);
-    for judgement in [Judgement::Stored, Judgement::Held, Judgement::Known, refused, Judgement::Forged] {
-        meter.sync().judged(Via::Live, &judgement);
+    let meter = Metrics::new();
+    let refused = SubmitResult::Rejected(Rejection::Unrelated);
+    for judgement in
+        [SubmitResult::Stored, SubmitResult::Held, SubmitResult::Known, refused, SubmitResult::InvalidSignature]
+    {
+        meter.sync().judged(SyncSource::Live, &judgement);
     }
-    meter.sync().judged(Via::CatchUp, &Judgement::Stored);
-    meter.sync().judged(Via::Daily, &Judgement::Stored);
+    meter.sync().judged(SyncSource::CatchUp, &SubmitResult::Stored);
+    meter.sync().judged(SyncSource::Daily, &SubmitResult::Stored);
     meter.sync().direct(5);
     for (name, wanted) in [
         ("ngit_sync_events_synced_total", "4"),
@@ -255,21 +263,21 @@ fn only_what_is_new_counts_as_synced() {
 
 #[test]
 fn a_hundred_relays_have_a_label_and_the_rest_shares_one() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     // Of two hundred, the second half has more repositories.
-    let mut links: Vec<_> = (0..200).map(|nth| link(nth, nth)).collect();
-    links[7].status = Status::Disconnected;
-    links[8].health = health::Status::Dead;
-    links[9].failures = 12;
-    links[10].totals = Totals { up_secs: 1, down_secs: 3, compared: 2, shared: 1, ..Totals::default() };
+    let mut relays: Vec<_> = (0..200).map(|nth| link(nth, nth)).collect();
+    relays[7].status = ConnectionStatus::Disconnected;
+    relays[8].health = health::HealthStatus::Dead;
+    relays[9].failures = 12;
+    relays[10].totals = RelayTotals { up_secs: 1, down_secs: 3, compared: 2, shared: 1, ..RelayTotals::default() };
     for nth in 0..200 {
         notes(nth).iter().for_each(|note| meter.sync().note(note));
     }
-    show(&meter, links.clone());
+    show(&meter, relays.clone());
     for nth in 0..200 {
         notes(nth).iter().for_each(|note| meter.sync().note(note));
     }
-    show(&meter, links);
+    show(&meter, relays);
     let wanted: BTreeSet<_> = (100..200).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
     assert_eq!(labels(&meter), wanted);
     for (name, wanted) in [
@@ -290,7 +298,7 @@ fn a_hundred_relays_have_a_label_and_the_rest_shares_one() {
 
 #[test]
 fn whoever_is_gone_leaves_nothing_behind() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let before = series(&meter).into_keys().collect::<BTreeSet<_>>();
     for round in 0..5 {
         let relays = round * 200..(round + 1) * 200;
@@ -311,9 +319,12 @@ fn whoever_is_gone_leaves_nothing_behind() {
 
 #[test]
 fn a_ratio_goes_when_nothing_is_compared_any_more() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let name = r#"ngit_sync_peer_coverage_ratio{relay="wss://r001.example"}"#;
-    show(&meter, vec![LinkView { totals: Totals { compared: 4, shared: 4, ..Totals::default() }, ..link(1, 1) }]);
+    show(
+        &meter,
+        vec![RelaySnapshot { totals: RelayTotals { compared: 4, shared: 4, ..RelayTotals::default() }, ..link(1, 1) }],
+    );
     assert_eq!(value(&meter, name).as_deref(), Some("1.0"));
     show(&meter, vec![link(1, 1)]);
     assert_eq!(value(&meter, name), None);
@@ -321,9 +332,9 @@ fn a_ratio_goes_when_nothing_is_compared_any_more() {
 
 #[test]
 fn configured_relays_come_first_and_equals_keep_their_labels() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     show(&meter, (100..200).map(|nth| link(nth, 1)).collect());
-    let configured = LinkView { bootstrap: true, ..link(0, 0) };
+    let configured = RelaySnapshot { is_bootstrap: true, ..link(0, 0) };
     show(&meter, [configured].into_iter().chain((1..200).map(|nth| link(nth, 1))).collect());
     let wanted: BTreeSet<_> =
         [0].into_iter().chain(100..199).map(|nth| url(nth).to_string()).chain([OTHER.to_owned()]).collect();
@@ -332,36 +343,36 @@ fn configured_relays_come_first_and_equals_keep_their_labels() {
 
 #[test]
 fn what_others_bring_is_counted_once() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     let name = r#"ngit_sync_peer_events_received_total{relay="other"}"#;
-    let links = |received: u64, repositories: usize| {
-        let totals = Totals { received, ..Totals::default() };
-        let late = LinkView { totals, ..link(500, repositories) };
+    let relays = |received: u64, repositories: usize| {
+        let totals = RelayTotals { received, ..RelayTotals::default() };
+        let late = RelaySnapshot { totals, ..link(500, repositories) };
         (0..100).map(|nth| link(nth, 5)).chain([late]).collect::<Vec<_>>()
     };
     // What came before this process is not news.
-    show(&meter, links(1_000, 1));
+    show(&meter, relays(1_000, 1));
     assert_eq!(value(&meter, name).as_deref(), Some("0"));
-    show(&meter, links(1_007, 1));
+    show(&meter, relays(1_007, 1));
     assert_eq!(value(&meter, name).as_deref(), Some("7"));
     // With a label of its own it has all of it, and the others' count stays.
-    show(&meter, links(1_010, 9));
+    show(&meter, relays(1_010, 9));
     assert_eq!(value(&meter, name).as_deref(), Some("7"));
     let own = r#"ngit_sync_peer_events_received_total{relay="wss://r500.example"}"#;
     assert_eq!(value(&meter, own).as_deref(), Some("1010"));
-    show(&meter, links(1_011, 1));
+    show(&meter, relays(1_011, 1));
     assert_eq!((value(&meter, name).as_deref(), value(&meter, own)), (Some("8"), None));
     // An operator may have it forgotten; a counter does not go back.
-    show(&meter, links(0, 1));
+    show(&meter, relays(0, 1));
     assert_eq!(value(&meter, name).as_deref(), Some("8"));
 }
 
 #[test]
 fn an_address_cannot_break_out_of_its_label() {
-    let meter = Meter::new();
+    let meter = Metrics::new();
     for text in ["wss://x.example/\"} 1\nngit_sync_in_flight 9", "wss://x.example/\\\"\u{7f}\u{1}é"] {
         let url = RelayUrl::parse(text).expect("parsers forgive much");
-        meter.sync().note(&Note::Connected(url, Reconnect::Fresh));
+        meter.sync().note(&SyncNote::Connected(url, ReconnectKind::Fresh));
     }
     let text = meter.encode();
     assert_eq!(labels(&meter).len(), 2, "{text}");
@@ -371,16 +382,16 @@ fn an_address_cannot_break_out_of_its_label() {
 
 #[test]
 fn a_relay_that_is_left_alone_is_not_lost() {
-    let meter = Meter::new();
-    let mut links: Vec<_> = (0..limits::METER_RELAYS + 2).map(|nth| link(nth, 999 - nth)).collect();
-    links[1].paused = true;
-    links[2].is_self = true;
-    for left_alone in &mut links[1..3] {
-        left_alone.status = Status::Disconnected;
+    let meter = Metrics::new();
+    let mut relays: Vec<_> = (0..limits::MAX_RELAY_LABELS + 2).map(|nth| link(nth, 999 - nth)).collect();
+    relays[1].is_paused = true;
+    relays[2].is_self = true;
+    for left_alone in &mut relays[1..3] {
+        left_alone.status = ConnectionStatus::Disconnected;
     }
-    let last = links.len() - 1;
-    (links[last].paused, links[last].status) = (true, Status::Disconnected);
-    show(&meter, links.clone());
+    let last = relays.len() - 1;
+    (relays[last].is_paused, relays[last].status) = (true, ConnectionStatus::Disconnected);
+    show(&meter, relays.clone());
     for (relay, wanted) in [("wss://r000.example", "3"), ("wss://r001.example", "-1"), ("wss://r002.example", "-1")] {
         let name = format!("ngit_sync_relay_connected{{relay=\"{relay}\"}}");
         assert_eq!(value(&meter, &name).as_deref(), Some(wanted), "{relay}");

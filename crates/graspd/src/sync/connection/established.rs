@@ -6,8 +6,8 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
 use grasp_core::nostr::{kinds, relay_message};
-use grasp_core::sync::io::{Heard, Loss, Standing};
-use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::io::{DisconnectReason, EventPresence, IncomingMessage};
+use grasp_core::sync::relay_limits::Nip11Info;
 use nostr::event::{EventBuilder, FinalizeEvent, Kind, Tag};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -20,9 +20,9 @@ use tracing::debug;
 
 use super::keepalive::Pulse;
 use super::{FromSocket, Permit, Queued, RelaySocket};
-use crate::net::stream::Stream;
+use crate::net::stream::OutboundStream;
 
-type Socket = WebSocketStream<Stream>;
+type Socket = WebSocketStream<OutboundStream>;
 
 /// How a life ends.
 enum End {
@@ -40,16 +40,16 @@ impl RelaySocket {
     pub(super) async fn live(
         self,
         socket: Socket,
-        terms: Option<Terms>,
+        nip11: Option<Nip11Info>,
         queued: mpsc::UnboundedReceiver<Queued>,
-    ) -> Loss {
+    ) -> DisconnectReason {
         let pulse = Pulse::new(self.shared.clock);
         let (mut sink, mut stream) = socket.split();
         let silence = 2 * self.shared.patience.ping;
         let end = tokio::select! {
             biased;
             () = self.hang_up.notified() => End::HungUp,
-            end = self.read(&mut stream, terms, &pulse) => end,
+            end = self.read(&mut stream, nip11, &pulse) => end,
             end = self.write(&mut sink, queued, &pulse) => end,
             () = pulse.stops(silence) => {
                 debug!(relay = %self.url, "a relay has fallen silent");
@@ -57,9 +57,9 @@ impl RelaySocket {
             }
         };
         let loss = match end {
-            End::Gone | End::Goodbye => Loss::Ended,
-            End::Flooded => Loss::Flooded,
-            End::HungUp => Loss::HungUp,
+            End::Gone | End::Goodbye => DisconnectReason::Ended,
+            End::Flooded => DisconnectReason::MessageTooLarge,
+            End::HungUp => DisconnectReason::ClosedByUs,
         };
         if let Ok(socket) = sink.reunite(stream) {
             let _ = timeout(self.shared.patience.goodbye, say_goodbye(socket, end)).await;
@@ -68,8 +68,8 @@ impl RelaySocket {
     }
 
     /// Hands over what the relay says, one thing after the other.
-    async fn read(&self, stream: &mut SplitStream<Socket>, terms: Option<Terms>, pulse: &Pulse) -> End {
-        self.tell(FromSocket::Up(self.session, terms)).await;
+    async fn read(&self, stream: &mut SplitStream<Socket>, nip11: Option<Nip11Info>, pulse: &Pulse) -> End {
+        self.tell(FromSocket::Up(self.session, nip11)).await;
         pulse.listens();
         loop {
             let message = stream.next().await;
@@ -77,10 +77,10 @@ impl RelaySocket {
             let (heard, bytes) = match message {
                 Some(Ok(Message::Text(text))) => {
                     let largest = (self.shared.max_event_bytes)();
-                    (relay_message::read(text.as_str(), largest), text.len())
+                    (relay_message::parse(text.as_str(), largest), text.len())
                 }
-                Some(Ok(Message::Binary(_))) => (Heard::Nonsense, 0),
-                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => (Heard::Alive, 0),
+                Some(Ok(Message::Binary(_))) => (IncomingMessage::Invalid, 0),
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => (IncomingMessage::Alive, 0),
                 Some(Ok(Message::Close(_))) => return End::Goodbye,
                 Some(Err(WsError::Capacity(CapacityError::MessageTooLong { .. }))) => return End::Flooded,
                 Some(Err(problem)) => {
@@ -94,24 +94,24 @@ impl RelaySocket {
         }
     }
 
-    async fn hand_over(&self, heard: Heard, bytes: usize) {
+    async fn hand_over(&self, heard: IncomingMessage, bytes: usize) {
         let (heard, permit) = match heard {
-            Heard::Event(sub, event, _) if self.shared.known.is_known(event.id) => {
-                (Heard::Event(sub, event, Standing::Known), None)
+            IncomingMessage::Event(sub, event, _) if self.shared.known.is_known(event.id) => {
+                (IncomingMessage::Event(sub, event, EventPresence::Known), None)
             }
-            Heard::Event(..) => match self.permit(bytes).await {
+            IncomingMessage::Event(..) => match self.permit(bytes).await {
                 Some(permit) => (heard, Some(permit)),
                 None => return,
             },
             _ => (heard, None),
         };
-        self.tell(FromSocket::Heard(self.session, heard, permit)).await;
+        self.tell(FromSocket::Message(self.session, heard, permit)).await;
     }
 
     /// Waits for a place. `None` never happens: nobody closes the semaphores.
     async fn permit(&self, bytes: usize) -> Option<Permit> {
         // Half of what a relay has at most: two large ones may be on their way at once.
-        let places = (bytes / limits::SYNC_PLACE_BYTES).clamp(1, limits::SYNC_IN_FLIGHT_PER_LINK / 2);
+        let places = (bytes / limits::SYNC_PERMIT_BYTES).clamp(1, limits::SYNC_PERMITS_PER_RELAY / 2);
         let places = u32::try_from(places).ok()?;
         let of_link = self.places.clone().acquire_many_owned(places).await.ok()?;
         let of_all = self.shared.places.clone().acquire_many_owned(places).await.ok()?;
@@ -166,9 +166,9 @@ impl RelaySocket {
             .custom_created_at(nostr::types::Timestamp::from(self.shared.clock.wall().0))
             .finalize(&self.shared.keys);
         match event {
-            Ok(event) => relay_message::auth(&event.as_json()),
+            Ok(event) => relay_message::encode_auth(&event.as_json()),
             // Nothing that is wrong with a challenge makes signing fail; a relay understands this as no answer.
-            Err(_) => relay_message::auth("{}"),
+            Err(_) => relay_message::encode_auth("{}"),
         }
     }
 }

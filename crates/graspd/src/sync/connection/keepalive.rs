@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use grasp_core::time::Moment;
+use grasp_core::time::MonoTime;
 
 use crate::clock::Clock;
 
@@ -64,7 +64,7 @@ impl Pulse {
             let oldest = self.heard.load(Ordering::Relaxed).min(self.writing.load(Ordering::Relaxed));
             let waited = match self.deaf.load(Ordering::Relaxed) {
                 true => Duration::ZERO,
-                false => now.since(Moment(oldest)),
+                false => now.since(MonoTime(oldest)),
             };
             if waited >= patience {
                 return;

@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use grasp_core::limits;
-use grasp_core::nostr::relay_message::Written;
+use grasp_core::nostr::relay_message::EncodedMessage;
 use grasp_core::nostr::{EventId, relay_message};
-use grasp_core::sync::io::{Heard, Loss, Say, Session};
-use grasp_core::sync::relay_limits::Terms;
+use grasp_core::sync::io::{DisconnectReason, IncomingMessage, OutgoingMessage, SessionId};
+use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use nostr::key::Keys;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::error;
 
 use crate::clock::Clock;
-use crate::net::dialer::Dialler;
+use crate::net::dialer::Dialer;
 
 /// Bytes of an answer to a challenge beside the challenge, roughly: it is counted before it is signed.
 const AUTH_BYTES: usize = 512;
@@ -36,13 +36,13 @@ const AUTH_BYTES: usize = 512;
 #[derive(Debug)]
 pub(crate) enum FromSocket {
     /// The connection stands. What its NIP-11 document says, if there is one.
-    Up(Session, Option<Terms>),
+    Up(SessionId, Option<Nip11Info>),
     /// The relay says something. An event that is new here comes with a permit.
-    Heard(Session, Heard, Option<Permit>),
+    Message(SessionId, IncomingMessage, Option<Permit>),
     /// So many bytes that were to be said have not left yet. After every message that has.
-    Unsent(Session, usize),
+    Unsent(SessionId, usize),
     /// It is over. The last word.
-    Down(Session, Loss),
+    Down(SessionId, DisconnectReason),
 }
 
 /// A place for an event that is not judged yet. Dropping it gives the place back.
@@ -78,10 +78,10 @@ impl Patience {
     pub(crate) fn new(dial: Duration) -> Self {
         Self {
             dial,
-            nip11: Duration::from_secs(limits::NIP11_SECS),
-            nip11_grace: Duration::from_secs(limits::NIP11_GRACE_SECS),
+            nip11: Duration::from_secs(limits::NIP11_TIMEOUT_SECS),
+            nip11_grace: Duration::from_secs(limits::NIP11_WAIT_SECS),
             ping: Duration::from_secs(limits::RELAY_PING_SECS),
-            goodbye: Duration::from_secs(limits::GOODBYE_SECS),
+            goodbye: Duration::from_secs(limits::RELAY_CLOSE_TIMEOUT_SECS),
         }
     }
 }
@@ -91,7 +91,7 @@ pub(crate) type MaxEventBytes = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// What all sockets share.
 pub(crate) struct Sockets {
-    dialler: Arc<Dialler>,
+    dialer: Arc<Dialer>,
     known: Arc<dyn Known>,
     /// The service's key, for challenges.
     keys: Keys,
@@ -105,15 +105,15 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     pub(crate) fn new(
-        dialler: Arc<Dialler>,
+        dialer: Arc<Dialer>,
         known: Arc<dyn Known>,
         keys: Keys,
         clock: Clock,
         max_event_bytes: MaxEventBytes,
         patience: Patience,
     ) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(limits::SYNC_IN_FLIGHT));
-        Arc::new(Self { dialler, known, keys, clock, max_event_bytes, patience, places })
+        let places = Arc::new(Semaphore::new(limits::SYNC_PERMITS));
+        Arc::new(Self { dialer, known, keys, clock, max_event_bytes, patience, places })
     }
 }
 
@@ -142,11 +142,11 @@ pub(crate) struct SocketHandle {
 
 impl SocketHandle {
     /// Says something, at once or when the connection stands, and tells how many bytes have not left yet, these included.
-    /// It never waits; more than [`limits::SYNC_MAX_UNSENT`] is not to be said.
-    pub(crate) fn say(&self, say: Say) -> usize {
-        let queued = match relay_message::write(&say) {
-            Written::Text(text) => Queued::Text(text),
-            Written::Sign(challenge) => Queued::Sign(challenge.to_owned()),
+    /// It never waits; more than [`limits::SYNC_MAX_UNSENT_BYTES`] is not to be said.
+    pub(crate) fn say(&self, say: OutgoingMessage) -> usize {
+        let queued = match relay_message::encode(&say) {
+            EncodedMessage::Text(text) => Queued::Text(text),
+            EncodedMessage::Sign(challenge) => Queued::Sign(challenge.to_owned()),
         };
         let bytes = queued.bytes();
         let unsent = self.unsent.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -170,7 +170,7 @@ impl Drop for SocketHandle {
 /// One connection to a relay, or the attempt at one.
 pub(crate) struct RelaySocket {
     shared: Arc<Sockets>,
-    session: Session,
+    session: SessionId,
     url: RelayUrl,
     room: mpsc::Sender<FromSocket>,
     unsent: Arc<AtomicUsize>,
@@ -183,7 +183,7 @@ impl RelaySocket {
     /// Begins to dial. What happens is told to `room`; when that is full, the sockets that share it take turns.
     pub(crate) fn spawn(
         shared: &Arc<Sockets>,
-        session: Session,
+        session: SessionId,
         url: RelayUrl,
         room: mpsc::Sender<FromSocket>,
     ) -> SocketHandle {
@@ -197,7 +197,7 @@ impl RelaySocket {
             room: room.clone(),
             unsent: unsent.clone(),
             hang_up: hang_up.clone(),
-            places: Arc::new(Semaphore::new(limits::SYNC_IN_FLIGHT_PER_LINK)),
+            places: Arc::new(Semaphore::new(limits::SYNC_PERMITS_PER_RELAY)),
         };
         tokio::spawn(async move {
             // Whatever happens, the room is told; a stranger's text that makes us stumble ends one session, not sync.
@@ -205,7 +205,7 @@ impl RelaySocket {
                 Ok(loss) => loss,
                 Err(_) => {
                     error!(?session, "a relay's socket ended badly");
-                    Loss::Ended
+                    DisconnectReason::Ended
                 }
             };
             let _ = room.send(FromSocket::Down(session, loss)).await;
@@ -213,14 +213,14 @@ impl RelaySocket {
         SocketHandle { queue, unsent, hang_up }
     }
 
-    async fn run(self, queued: mpsc::UnboundedReceiver<Queued>) -> Loss {
+    async fn run(self, queued: mpsc::UnboundedReceiver<Queued>) -> DisconnectReason {
         let dialled = tokio::select! {
             biased;
-            () = self.hang_up.notified() => return Loss::HungUp,
+            () = self.hang_up.notified() => return DisconnectReason::ClosedByUs,
             dialled = self.dial() => dialled,
         };
         match dialled {
-            Ok((socket, terms)) => self.live(socket, terms, queued).await,
+            Ok((socket, nip11)) => self.live(socket, nip11, queued).await,
             Err(loss) => loss,
         }
     }

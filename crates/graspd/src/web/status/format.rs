@@ -1,10 +1,9 @@
 //! How amounts and states are said.
 
 use grasp_core::fetch;
-use grasp_core::sync::{LinkView, relay};
+use grasp_core::sync::{RelaySnapshot, relay};
 
-use crate::metrics::labels;
-use crate::monitor::health::Soonest;
+use crate::monitor::health::ExpiringEvent;
 
 /// How good a word is.
 #[derive(Clone, Copy)]
@@ -25,53 +24,53 @@ impl Mood {
 }
 
 /// Relays as they are shown: those in trouble first, then by their repositories.
-pub(crate) fn ordered(view: &grasp_core::sync::View) -> Vec<&LinkView> {
-    let mut links: Vec<&LinkView> = view.links.iter().collect();
+pub(crate) fn ordered(view: &grasp_core::sync::SyncSnapshot) -> Vec<&RelaySnapshot> {
+    let mut links: Vec<&RelaySnapshot> = view.relays.iter().collect();
     links.sort_by(|a, b| {
-        let rank = |link: &LinkView| (!link.bootstrap, std::cmp::Reverse(link.repositories));
+        let rank = |link: &RelaySnapshot| (!link.is_bootstrap, std::cmp::Reverse(link.repositories));
         rank(a).cmp(&rank(b)).then_with(|| a.url.cmp(&b.url))
     });
     links
 }
 
 /// Where a relay stands, in a word.
-pub(crate) fn state(link: &LinkView) -> (&'static str, Mood) {
-    use grasp_core::sync::health::Status as Health;
+pub(crate) fn state(link: &RelaySnapshot) -> (&'static str, Mood) {
+    use grasp_core::sync::health::HealthStatus as Health;
     match (link.status, link.health) {
         _ if link.is_self => ("this service", Mood::Good),
-        _ if link.paused => ("paused", Mood::Fair),
-        (relay::Status::Connected, Health::RateLimited) => ("connected, wants less of us", Mood::Fair),
-        (relay::Status::Connected, _) => ("connected", Mood::Good),
-        (relay::Status::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Mood::Fair),
-        (relay::Status::Syncing, _) => ("catching up", Mood::Fair),
-        (relay::Status::Connecting, _) => ("connecting", Mood::Fair),
-        (relay::Status::Disconnected, Health::Dead) => ("dead", Mood::Bad),
-        (relay::Status::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
-        (relay::Status::Disconnected, _) => ("not connected", Mood::Bad),
+        _ if link.is_paused => ("paused", Mood::Fair),
+        (relay::ConnectionStatus::Connected, Health::RateLimited) => ("connected, wants less of us", Mood::Fair),
+        (relay::ConnectionStatus::Connected, _) => ("connected", Mood::Good),
+        (relay::ConnectionStatus::ConnectedHistoricSyncFailures, _) => ("connected, history incomplete", Mood::Fair),
+        (relay::ConnectionStatus::Syncing, _) => ("catching up", Mood::Fair),
+        (relay::ConnectionStatus::Connecting, _) => ("connecting", Mood::Fair),
+        (relay::ConnectionStatus::Disconnected, Health::Dead) => ("dead", Mood::Bad),
+        (relay::ConnectionStatus::Disconnected, Health::RateLimited) => ("wants less of us", Mood::Fair),
+        (relay::ConnectionStatus::Disconnected, _) => ("not connected", Mood::Bad),
     }
 }
 
 /// Why an event waits.
-pub(crate) fn waits(event: &Soonest) -> &'static str {
+pub(crate) fn waits(event: &ExpiringEvent) -> &'static str {
     if event.tried { "nobody has its git data so far" } else { "its git data is awaited" }
 }
 
 /// Where a search asks, and what came of it. Hosts alone are told: a path may name what only waits.
-pub(crate) fn place(stop: &fetch::StopView) -> (&str, String) {
+pub(crate) fn place(stop: &fetch::SourceView) -> (&str, String) {
     let host = stop.url.split("://").nth(1).unwrap_or(&stop.url).split('/').next().unwrap_or_default();
     let outcome = match &stop.outcome {
-        _ if stop.asking => "being_asked".to_owned(),
-        _ if stop.waiting => "waiting".to_owned(),
-        Some(outcome) => labels::variant(outcome),
+        _ if stop.is_asking => "being_asked".to_owned(),
+        _ if stop.is_waiting => "waiting".to_owned(),
+        Some(outcome) => outcome.label().to_owned(),
         None => "not_asked".to_owned(),
     };
     (host, outcome)
 }
 
 /// For how long something of a relay may be missing here.
-pub(crate) fn lag(link: &LinkView, now: u64) -> Option<u64> {
-    let complete = link.status == relay::Status::Connected && link.covered >= link.repositories;
-    let since = link.complete_at.or(link.heard_at)?;
+pub(crate) fn lag(link: &RelaySnapshot, now: u64) -> Option<u64> {
+    let complete = link.status == relay::ConnectionStatus::Connected && link.covered >= link.repositories;
+    let since = link.historic_sync_completed_at.or(link.last_message_at)?;
     (!complete).then(|| now.saturating_sub(since.0))
 }
 

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use grasp_core::fetch;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 
 use self::page::Sheet;
 use crate::monitor::endpoints::Check;
-use crate::monitor::health::{Round, Soonest};
+use crate::monitor::health::{ExpiringEvent, HealthSnapshot};
 use crate::sync::status::Picture;
 
 /// Relays, git servers and searches that are shown: the most important first, and how many more there are.
@@ -30,12 +30,12 @@ pub(crate) struct Status<'a> {
     pub(crate) version: &'a str,
     pub(crate) uptime_secs: u64,
     pub(crate) checks: &'a [Check],
-    pub(crate) round: &'a Round,
+    pub(crate) round: &'a HealthSnapshot,
     pub(crate) websockets: i64,
     pub(crate) sync: Option<&'a Picture>,
-    pub(crate) hunt: Option<&'a fetch::View>,
+    pub(crate) hunt: Option<&'a fetch::FetchView>,
     /// Whether a site is served; others are nobody's business yet.
-    pub(crate) is_served: &'a dyn Fn(&Site) -> bool,
+    pub(crate) is_served: &'a dyn Fn(&RepoPath) -> bool,
     pub(crate) refused_events: &'a BTreeMap<String, u64>,
     pub(crate) refused_pushes: &'a BTreeMap<&'static str, u64>,
     /// Hits and misses of the pack cache.
@@ -44,10 +44,11 @@ pub(crate) struct Status<'a> {
 
 impl<'a> Status<'a> {
     /// The events that give up next, with the repositories that they are for, as far as those are served.
-    fn soonest(&self) -> impl Iterator<Item = (&'a Soonest, &'a Site)> {
+    fn soonest(&self) -> impl Iterator<Item = (&'a ExpiringEvent, &'a RepoPath)> {
         let is_served = self.is_served;
         let all = self.round.vitals.iter().flat_map(|vitals| &vitals.soonest);
-        all.filter_map(move |event| Some((event, event.sites.iter().find(|site| is_served(site))?))).take(FEW)
+        all.filter_map(move |event| Some((event, event.repo_paths.iter().find(|repo_path| is_served(repo_path))?)))
+            .take(FEW)
     }
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn render(status: &Status<'_>) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use grasp_core::sync::relay_url::RelayUrl;
-    use grasp_core::sync::{LinkView, relay};
+    use grasp_core::sync::{RelaySnapshot, relay};
     use grasp_core::time::Timestamp;
     use serde_json::Value;
 
@@ -74,14 +75,14 @@ mod tests {
     use super::super::tests::{HOSTILE, expect_tame};
     use super::format::{bytes, count, duration};
     use super::*;
-    use crate::monitor::health::Vitals;
+    use crate::monitor::health::WriterStats;
     use crate::sync::status::Why;
 
-    fn link(url: &str) -> LinkView {
-        LinkView {
+    fn link(url: &str) -> RelaySnapshot {
+        RelaySnapshot {
             url: RelayUrl::parse(url).expect("a relay"),
-            status: relay::Status::Disconnected,
-            health: grasp_core::sync::health::Status::Degraded,
+            status: relay::ConnectionStatus::Disconnected,
+            health: grasp_core::sync::health::HealthStatus::Degraded,
             failures: 3,
             repositories: 2,
             covered: 1,
@@ -89,32 +90,32 @@ mod tests {
             subscriptions: (1, 2),
             filters: 3,
             polled: 0,
-            wide: false,
+            is_wide: false,
             queued: 4,
             dial_in_millis: Some(30_000),
-            quiet_secs: None,
-            owed: 0,
-            complete_at: Some(Timestamp(900)),
-            heard_at: Some(Timestamp(950)),
-            full_in_secs: 60,
-            daily: false,
-            under_way: None,
+            cooldown_secs: None,
+            failed_batches: 0,
+            historic_sync_completed_at: Some(Timestamp(900)),
+            last_message_at: Some(Timestamp(950)),
+            next_full_sync_secs: 60,
+            is_reconciling: false,
+            progress: None,
             learned: Default::default(),
             totals: Default::default(),
-            paused: false,
+            is_paused: false,
             is_self: false,
-            bootstrap: false,
+            is_bootstrap: false,
         }
     }
 
     fn rendered(name: &str, picture: &Picture, checks: &[Check]) -> (String, Value) {
-        let round = Round {
+        let round = HealthSnapshot {
             wall: Timestamp(1_000),
-            vitals: Some(Vitals { states: 2, ..Vitals::default() }),
+            vitals: Some(WriterStats { states: 2, ..WriterStats::default() }),
             queues: vec![("readers", 3)],
             budgets: vec![("pack_cache_bytes", 1_210_000_000, 2_000_000_000)],
             volumes: vec![("events", 5_000_000_000, 64_000_000)],
-            ..Round::default()
+            ..HealthSnapshot::default()
         };
         let (html, json) = render(&Status {
             name,
@@ -143,7 +144,7 @@ mod tests {
     fn what_strangers_say_stays_text() {
         for hostile in HOSTILE {
             let mut picture = Picture::default();
-            picture.view.links.push(link("wss://a.example"));
+            picture.view.relays.push(link("wss://a.example"));
             picture.why.insert(
                 RelayUrl::parse("wss://a.example").expect("a relay"),
                 Why { at: Timestamp(1), text: hostile.to_owned() },
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn page_and_json_say_the_same() {
         let mut picture = Picture::default();
-        picture.view.links.push(link("wss://a.example"));
+        picture.view.relays.push(link("wss://a.example"));
         let (html, json) = rendered("x", &picture, &[]);
         tame(&html);
         for (key, text) in json["shown"].as_object().expect("values") {
@@ -178,51 +179,52 @@ mod tests {
 
     #[test]
     fn searches_and_catch_ups_are_told_of_what_is_served() {
-        use grasp_core::fetch::{Outcome, QuarryView, StopView, View};
+        use grasp_core::fetch::{FetchView, JobView, SourceOutcome, SourceView};
         use grasp_core::nostr::PublicKey;
         use grasp_core::repo::{Identifier, RepoId};
-        use grasp_core::sync::io::Via;
-        let site = |name: &str| {
+        use grasp_core::sync::io::SyncSource;
+        let repo_path = |name: &str| {
             let identifier = Identifier::new(name).expect("a name");
-            Site::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
+            RepoPath::Announced(RepoId { owner: PublicKey([1; 32]), identifier })
         };
-        let stop = |outcome| StopView {
+        let stop = |outcome| SourceView {
             url: "https://git.example:8080/secret/fork.git".to_owned(),
-            asking: false,
-            waiting: false,
+            is_asking: false,
+            is_waiting: false,
             outcome,
         };
-        let quarry = |name: &str| QuarryView {
-            site: site(name),
+        let job = |name: &str| JobView {
+            repo_path: repo_path(name),
             events: (1, 0),
             missing: 1,
             examples: Vec::new(),
             attempts: 2,
             next_in_millis: Some(20_000),
-            stops: vec![stop(Some(Outcome::NotByOid)); 2 * FEW],
+            sources: vec![stop(Some(SourceOutcome::NotByOid)); 2 * FEW],
         };
-        let event = |name: &str, secs| Soonest {
+        let event = |name: &str, secs| ExpiringEvent {
             left: std::time::Duration::from_secs(secs),
             kind: "state",
-            sites: vec![site(name)],
+            repo_paths: vec![repo_path(name)],
             tried: true,
         };
-        let hunt = View { quarries: vec![quarry("hidden"), quarry("open")], ..View::default() };
+        let hunt = FetchView { jobs: vec![job("hidden"), job("open")], ..FetchView::default() };
         let soonest = vec![event("hidden", 1), event("open", 60)];
-        let vitals = Vitals { soonest, tried: 2, ..Vitals::default() };
+        let vitals = WriterStats { soonest, tried: 2, ..WriterStats::default() };
         let mut picture = Picture::default();
-        let under_way = Some(grasp_core::sync::Progress { via: Via::Daily, done: 3, total: 7, events: 11 });
-        picture.view.links.push(LinkView { under_way, ..link("wss://a.example") });
+        let progress =
+            Some(grasp_core::sync::CatchUpProgress { source: SyncSource::Daily, done: 3, total: 7, events: 11 });
+        picture.view.relays.push(RelaySnapshot { progress, ..link("wss://a.example") });
         let (html, json) = render(&Status {
             name: "x",
             version: "1",
             uptime_secs: 1,
             checks: &[],
-            round: &Round { vitals: Some(vitals), ..Round::default() },
+            round: &HealthSnapshot { vitals: Some(vitals), ..HealthSnapshot::default() },
             websockets: 0,
             sync: Some(&picture),
             hunt: Some(&hunt),
-            is_served: &|site| site.identifier().as_str() == "open",
+            is_served: &|repo_path| repo_path.identifier().as_str() == "open",
             refused_events: &BTreeMap::new(),
             refused_pushes: &BTreeMap::new(),
             cache: (0, 0),
@@ -244,13 +246,13 @@ mod tests {
     #[test]
     fn the_shape_changes_with_what_there_is_and_not_with_values() {
         let mut picture = Picture::default();
-        picture.view.links.push(link("wss://a.example"));
+        picture.view.relays.push(link("wss://a.example"));
         let (_, before) = rendered("x", &picture, &[]);
-        picture.view.links[0].covered = 2;
+        picture.view.relays[0].covered = 2;
         let (_, same) = rendered("x", &picture, &[]);
         assert_eq!(before["shape"], same["shape"]);
         assert_ne!(before["shown"], same["shown"]);
-        picture.view.links.push(link("wss://b.example"));
+        picture.view.relays.push(link("wss://b.example"));
         let (_, more) = rendered("x", &picture, &[]);
         assert_ne!(before["shape"], more["shape"]);
     }
@@ -259,7 +261,7 @@ mod tests {
     fn a_crowd_of_relays_is_cut() {
         let mut picture = Picture::default();
         for nth in 0..5_000 {
-            picture.view.links.push(link(&format!("wss://r{nth}.example")));
+            picture.view.relays.push(link(&format!("wss://r{nth}.example")));
         }
         let (html, json) = rendered("x", &picture, &[]);
         tame(&html);

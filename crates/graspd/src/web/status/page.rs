@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use grasp_core::fetch;
-use grasp_core::sync::io::Via;
-use grasp_core::sync::{LinkView, Progress};
+use grasp_core::sync::io::SyncSource;
+use grasp_core::sync::{CatchUpProgress, RelaySnapshot};
 
 use super::super::{NAME_CHARS, STYLE, Text, shortened};
 use super::format::{Mood, bytes, count, duration, lag, ordered, place, ratio, state, waits};
 use super::{FEW, MOST, Status};
-use crate::metrics::labels;
 use crate::monitor::endpoints::Check;
 use crate::sync::status::Why;
 
@@ -133,7 +132,7 @@ impl Sheet {
             return;
         };
         let view = &picture.view;
-        if view.links.is_empty() {
+        if view.relays.is_empty() {
             self.html += "<p>No repository names another relay.</p>";
             return;
         }
@@ -144,7 +143,7 @@ impl Sheet {
         self.rows(&rows, links.len().saturating_sub(MOST));
     }
 
-    fn relay(&mut self, link: &LinkView, why: Option<&Why>, now: u64) -> String {
+    fn relay(&mut self, link: &RelaySnapshot, why: Option<&Why>, now: u64) -> String {
         let key = |what: &str| format!("relay.{}.{what}", link.url);
         let (word, mood) = state(link);
         let mut out = format!(
@@ -156,20 +155,20 @@ impl Sheet {
         if link.held > 0 {
             parts.push(format!("{} that wait", link.held));
         }
-        if let Some(progress) = &link.under_way {
-            let what = if progress.via == Via::Daily { "comparing everything" } else { "catching up" };
-            let Progress { done, total, events, .. } = progress;
+        if let Some(progress) = &link.progress {
+            let what = if progress.source == SyncSource::Daily { "comparing everything" } else { "catching up" };
+            let CatchUpProgress { done, total, events, .. } = progress;
             let left = link.queued + link.subscriptions.1;
             parts.push(format!("{what}: {done} of {total} repositories, {events} new events, {left} requests to go"));
         }
         if let Some(lag) = lag(link, now) {
             parts.push(format!("behind by {}", duration(lag)));
         }
-        if let Some(heard) = link.heard_at {
+        if let Some(heard) = link.last_message_at {
             parts.push(format!("heard {} ago", duration(now.saturating_sub(heard.0))));
         }
         parts.push(format!("{} live subscriptions, {} other requests", link.subscriptions.0, link.subscriptions.1));
-        if let Some(slots) = link.learned.slots {
+        if let Some(slots) = link.learned.max_subscriptions {
             parts.push(format!("it allows {slots} at once"));
         }
         if let Some(share) = ratio(link.totals.up_secs, link.totals.up_secs + link.totals.down_secs) {
@@ -179,7 +178,7 @@ impl Sheet {
             parts.push(format!("has {share} of what is here"));
         }
         parts.push(format!("{} new events from it", count(link.totals.received)));
-        if let Some(quiet) = link.quiet_secs {
+        if let Some(quiet) = link.cooldown_secs {
             parts.push(format!("left in peace for {}", duration(quiet)));
         }
         if let Some(millis) = link.dial_in_millis {
@@ -207,15 +206,15 @@ impl Sheet {
         self.facts(&[
             ("Announcements", "purgatory.announcements", vitals.announcements.to_string()),
             ("States", "purgatory.states", vitals.states.to_string()),
-            ("Pull requests", "purgatory.pulls", vitals.pulls.to_string()),
+            ("Pull requests", "purgatory.pulls", vitals.pull_requests.to_string()),
             ("Of these nobody has", "purgatory.tried", vitals.tried.to_string()),
             ("The oldest waits for", "purgatory.oldest", ago),
             ("The next gives up in", "purgatory.next", next),
             ("Dormant", "purgatory.dormant", vitals.dormant.to_string()),
             ("Commits without events", "purgatory.uploads", vitals.uploads.to_string()),
         ]);
-        let soonest = status.soonest().enumerate().map(|(nth, (event, site))| {
-            let path = site.path();
+        let soonest = status.soonest().enumerate().map(|(nth, (event, repo_path))| {
+            let path = repo_path.path();
             let left = duration(event.left.as_secs());
             let about =
                 format!("{} of {}: {}, gives up in {left}", event.kind, shortened(&path, 2 * NAME_CHARS), waits(event));
@@ -231,30 +230,30 @@ impl Sheet {
         let Some(view) = status.hunt else { return };
         self.heading("Search for git data");
         self.facts(&[
-            ("Repositories sought for", "hunt.queue", view.quarries.len().to_string()),
+            ("Repositories sought for", "hunt.queue", view.jobs.len().to_string()),
             ("Fetches under way", "hunt.in_flight", view.in_flight.to_string()),
-            ("Fetches so far", "hunt.fetches", count(view.tally.fetches)),
-            ("Objects found", "hunt.oids", count(view.tally.oids)),
+            ("Fetches so far", "hunt.fetches", count(view.stats.fetches)),
+            ("Objects found", "hunt.oids", count(view.stats.oids)),
         ]);
-        let quarries: Vec<_> = view.quarries.iter().filter(|quarry| (status.is_served)(&quarry.site)).collect();
+        let quarries: Vec<_> = view.jobs.iter().filter(|job| (status.is_served)(&job.repo_path)).collect();
         let rows: Vec<String> = quarries
             .iter()
             .take(MOST)
-            .map(|quarry| {
-                let path = quarry.site.path();
-                let next = match quarry.next_in_millis {
+            .map(|job| {
+                let path = job.repo_path.path();
+                let next = match job.next_in_millis {
                     Some(millis) => format!("next round in {}", duration(millis.div_ceil(1_000))),
                     None => "being asked for now".to_owned(),
                 };
                 let mut about = format!(
                     "{} objects missing for {} events · {} rounds · {next}",
-                    quarry.missing, quarry.events.0, quarry.attempts
+                    job.missing, job.events.0, job.attempts
                 );
-                for (host, outcome) in quarry.stops.iter().take(FEW).map(place) {
+                for (host, outcome) in job.sources.iter().take(FEW).map(place) {
                     about += &format!(" · {}: {}", shortened(host, NAME_CHARS), outcome.replace('_', " "));
                 }
-                if quarry.stops.len() > FEW {
-                    about += &format!(" · {} more places", quarry.stops.len() - FEW);
+                if job.sources.len() > FEW {
+                    about += &format!(" · {} more places", job.sources.len() - FEW);
                 }
                 let about = self.value(&format!("quarry.{path}"), about);
                 format!("<code>{}</code><br><small>{about}</small>", Text(&shortened(&path, 2 * NAME_CHARS)))
@@ -278,7 +277,7 @@ impl Sheet {
             format!("{} so far", count(host.requests)),
         ];
         if let Some((millis, why)) = &host.quiet {
-            let why = labels::variant(why).replace('_', " ");
+            let why = why.label().replace('_', " ");
             parts.push(format!("left in peace for {} ({why})", duration(millis.div_ceil(1_000))));
         }
         if host.failures > 0 {

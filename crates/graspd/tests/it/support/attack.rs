@@ -14,7 +14,7 @@ use std::{fs, thread};
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 
-use super::stage::Stage;
+use super::test_server::Stage;
 use super::{DEADLINE, Server, eventually};
 
 /// A megabyte.

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use grasp_core::nostr::event::Coordinate;
-use grasp_core::nostr::{Signed, kinds};
-use grasp_core::repo::{Identifier, Service};
+use grasp_core::nostr::{SignedEvent, kinds};
+use grasp_core::repo::{Identifier, ServiceAddress};
 use grasp_sim::signer::Author;
 use tempfile::TempDir;
 
@@ -264,15 +264,15 @@ pub fn fetchable(protocol: &str, url: &str, oid: &str) -> bool {
 /// Somebody who has a service and signs.
 pub struct Maintainer {
     pub author: Author,
-    service: Service,
+    service: ServiceAddress,
 }
 
 impl Maintainer {
-    pub fn new(n: u8, service: &Service) -> Self {
+    pub fn new(n: u8, service: &ServiceAddress) -> Self {
         Self::of(Author::new(n), service)
     }
 
-    pub fn of(author: Author, service: &Service) -> Self {
+    pub fn of(author: Author, service: &ServiceAddress) -> Self {
         Self { author, service: service.clone() }
     }
 
@@ -286,30 +286,30 @@ impl Maintainer {
     }
 
     /// An announcement that lists the service.
-    pub fn announce(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<Signed> {
+    pub fn announce(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<SignedEvent> {
         let others: Vec<&Author> = others.iter().map(|other| &other.author).collect();
         self.author.listed(&self.service, d, at, &others)
     }
 
     /// An announcement that lists the service, with tags of one's own instead of maintainers.
-    pub fn announce_with(&self, d: &str, at: u64, more: Vec<Vec<String>>) -> Arc<Signed> {
+    pub fn announce_with(&self, d: &str, at: u64, more: Vec<Vec<String>>) -> Arc<SignedEvent> {
         self.author.listed_with(&self.service, d, at, more)
     }
 
     /// An announcement that does not list the service.
-    pub fn announce_elsewhere(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<Signed> {
+    pub fn announce_elsewhere(&self, d: &str, at: u64, others: &[&Maintainer]) -> Arc<SignedEvent> {
         let others: Vec<&Author> = others.iter().map(|other| &other.author).collect();
         self.author.unlisted(d, at, &others)
     }
 
     /// A state whose HEAD points to the first of its refs, if that is a branch.
-    pub fn state(&self, d: &str, at: u64, refs: &[(&str, &str)]) -> Arc<Signed> {
+    pub fn state(&self, d: &str, at: u64, refs: &[(&str, &str)]) -> Arc<SignedEvent> {
         let head = refs.first().filter(|(name, _)| name.starts_with("refs/heads/")).map(|(name, _)| *name);
         self.state_with_head(d, at, refs, head.map(|name| format!("ref: {name}")).as_deref())
     }
 
     /// A state with this value of HEAD.
-    pub fn state_with_head(&self, d: &str, at: u64, refs: &[(&str, &str)], head: Option<&str>) -> Arc<Signed> {
+    pub fn state_with_head(&self, d: &str, at: u64, refs: &[(&str, &str)], head: Option<&str>) -> Arc<SignedEvent> {
         let mut tags = vec![vec!["d".to_owned(), d.to_owned()]];
         tags.extend(refs.iter().map(|(name, oid)| vec![(*name).to_owned(), (*oid).to_owned()]));
         tags.extend(head.map(|head| vec!["HEAD".to_owned(), head.to_owned()]));
@@ -317,7 +317,7 @@ impl Maintainer {
     }
 
     /// A state with one branch `main` whose id stands in this relation to another event's id.
-    pub fn state_ranked(&self, d: &str, at: u64, oid: &str, rank: impl Fn(&Signed) -> bool) -> Arc<Signed> {
+    pub fn state_ranked(&self, d: &str, at: u64, oid: &str, rank: impl Fn(&SignedEvent) -> bool) -> Arc<SignedEvent> {
         let with_nonce = |nonce: u32| {
             let nonce = nonce.to_string();
             let tags: [&[&str]; 4] = [&["d", d], &[MAIN, oid], &["HEAD", &format!("ref: {MAIN}")], &["nonce", &nonce]];
@@ -327,12 +327,12 @@ impl Maintainer {
     }
 
     /// A pull request to repositories, given by coordinate.
-    pub fn pull_request(&self, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<Signed> {
+    pub fn pull_request(&self, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<SignedEvent> {
         self.offer(kinds::PULL_REQUEST, at, targets, tip, clone)
     }
 
     /// A pull request or an update of one.
-    pub fn offer(&self, kind: u16, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<Signed> {
+    pub fn offer(&self, kind: u16, at: u64, targets: &[&str], tip: &str, clone: &[&str]) -> Arc<SignedEvent> {
         let mut tags = vec![vec!["c".to_owned(), tip.to_owned()]];
         tags.push(std::iter::once("clone").chain(clone.iter().copied()).map(str::to_owned).collect());
         tags.extend(targets.iter().map(|target| vec!["a".to_owned(), (*target).to_owned()]));
@@ -340,12 +340,12 @@ impl Maintainer {
     }
 
     /// Deletes events by id.
-    pub fn delete(&self, at: u64, events: &[&Signed]) -> Arc<Signed> {
+    pub fn delete(&self, at: u64, events: &[&SignedEvent]) -> Arc<SignedEvent> {
         self.author.delete(at, events)
     }
 
     /// Deletes what stands at a coordinate.
-    pub fn delete_all(&self, at: u64, kind: u16, d: &str) -> Arc<Signed> {
+    pub fn delete_all(&self, at: u64, kind: u16, d: &str) -> Arc<SignedEvent> {
         let coordinate = Coordinate { kind, pubkey: self.author.key(), d: d.to_owned() }.to_string();
         self.author.deletion(at, &[&["a", &coordinate]])
     }
@@ -353,7 +353,7 @@ impl Maintainer {
 
 /// The path of a repository below the base path, with its leading slash.
 pub fn repo_path(npub: &str, d: &str) -> String {
-    format!("/{npub}/{}.git", Identifier::new(d).expect("names a repository").encoded())
+    format!("/{npub}/{}.git", Identifier::new(d).expect("names a repository").percent_encoded())
 }
 
 /// A random text that does not compress, to make packs large.

@@ -13,7 +13,7 @@ use std::{fs, thread};
 use tempfile::TempDir;
 
 use super::git::Work;
-use super::neighbours::place;
+use super::peers::place;
 
 /// How it behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,15 +1,15 @@
 //! A real server in a folder of its own, and a plain websocket client for it.
 #![allow(unreachable_pub, reason = "shared by every module of the tests")]
 
+pub mod admin;
 pub mod attack;
 pub mod git;
 pub mod git_server;
-pub mod neighbours;
+pub mod integrity;
 pub mod nginx;
-pub mod operator;
+pub mod peers;
 pub mod small_disk;
-pub mod sound;
-pub mod stage;
+pub mod test_server;
 pub mod wire;
 
 use std::io::{BufRead, BufReader, Read};
@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::nostr::Signed;
+use grasp_core::nostr::SignedEvent;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite;
@@ -197,7 +197,7 @@ impl Client {
     }
 
     /// Publishes and gives the OK's flag and text.
-    pub fn publish(&mut self, event: &Signed) -> (bool, String) {
+    pub fn publish(&mut self, event: &SignedEvent) -> (bool, String) {
         self.send_text(&format!("[\"EVENT\",{}]", event.json()));
         let id = event.id.to_string();
         loop {

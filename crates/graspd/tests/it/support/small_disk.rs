@@ -34,7 +34,7 @@ impl SmallDisk {
     /// Takes so much space that about `free` bytes are left.
     pub fn fill(&self, free: u64) -> PathBuf {
         let ballast = self.folder.path().join("ballast");
-        let left = grasp_store::DiskUse::of(self.folder.path()).expect("it can be asked").free;
+        let left = grasp_store::DiskSpace::read(self.folder.path()).expect("it can be asked").free;
         std::fs::write(&ballast, vec![0; usize::try_from(left - free).expect("small")]).expect("there is space");
         ballast
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grasp_core::repo::Service;
-use grasp_core::sync::io::{Loss, Order, Session};
-use grasp_core::sync::relay_limits::Terms;
+use grasp_core::repo::ServiceAddress;
+use grasp_core::sync::io::{DisconnectReason, RelayCommand, SessionId};
+use grasp_core::sync::relay_limits::Nip11Info;
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Now;
 
@@ -28,13 +28,13 @@ const WRITTEN: Time = 120 * SECOND;
 /// What is known of attempts.
 #[derive(Debug)]
 pub(super) struct Dials {
-    service: Service,
+    service: ServiceAddress,
     instance: String,
     /// Which places are this node itself.
     own: BTreeMap<String, bool>,
     places: BTreeMap<String, Place>,
-    open: BTreeSet<Session>,
-    sessions: BTreeMap<Session, String>,
+    open: BTreeSet<SessionId>,
+    sessions: BTreeMap<SessionId, String>,
     last: Option<Time>,
     hosts: BTreeMap<String, Time>,
     /// When each relay was last heard in this life.
@@ -58,7 +58,7 @@ struct Place {
 }
 
 impl Dials {
-    pub(super) fn new(service: Service, instance: String) -> Self {
+    pub(super) fn new(service: ServiceAddress, instance: String) -> Self {
         Self {
             service,
             instance,
@@ -75,7 +75,7 @@ impl Dials {
         }
     }
 
-    pub(super) fn place(&self, session: Session) -> Option<&str> {
+    pub(super) fn place(&self, session: SessionId) -> Option<&str> {
         self.sessions.get(&session).map(String::as_str)
     }
 
@@ -87,12 +87,12 @@ impl Dials {
         &mut self,
         verdicts: &mut Verdicts,
         now: Time,
-        session: Session,
+        session: SessionId,
         url: &RelayUrl,
         quiet: Option<Time>,
     ) {
-        let own = || self.service.is_own_relay(&url.to_string());
-        let own = *self.own.entry(url.place().to_owned()).or_insert_with(own);
+        let own = || self.service.is_own_relay_url(&url.to_string());
+        let own = *self.own.entry(url.without_scheme().to_owned()).or_insert_with(own);
         verdicts.hold(!own, "nobody dials itself", || url.to_string());
         verdicts.hold(self.open.len() < AT_ONCE, "few dials at once", || format!("{} are open", self.open.len()));
         let since = |last: Time| now.saturating_sub(last);
@@ -100,7 +100,7 @@ impl Dials {
         let host = self.hosts.get(url.host()).copied();
         verdicts
             .hold(host.is_none_or(|last| since(last) >= HOST_APART), "dials of a host are spaced", || url.to_string());
-        let place = self.places.entry(url.place().to_owned()).or_default();
+        let place = self.places.entry(url.without_scheme().to_owned()).or_default();
         verdicts.hold(place.paused.is_none(), "what is paused is not dialled", || url.to_string());
         verdicts.hold(place.is_self.is_none(), "nobody dials itself twice", || url.to_string());
         let early = place.down_at.is_some_and(|at| now < at + HOST_APART) && !place.excused;
@@ -114,20 +114,20 @@ impl Dials {
         place.excused = false;
         place.not_before = None;
         self.open.insert(session);
-        self.sessions.insert(session, url.place().to_owned());
+        self.sessions.insert(session, url.without_scheme().to_owned());
         self.last = Some(now);
         self.hosts.insert(url.host().to_owned(), now);
     }
 
     /// An attempt was given up.
-    pub(super) fn hung_up(&mut self, session: Session) {
+    pub(super) fn hung_up(&mut self, session: SessionId) {
         self.open.remove(&session);
     }
 
-    pub(super) fn up(&mut self, now: Time, session: Session, terms: Option<&Terms>) {
+    pub(super) fn up(&mut self, now: Time, session: SessionId, nip11: Option<&Nip11Info>) {
         self.open.remove(&session);
         let Some(place) = self.sessions.get(&session).and_then(|place| self.places.get_mut(place)) else { return };
-        if terms.is_some_and(|terms| terms.instance.as_deref() == Some(&self.instance)) {
+        if nip11.is_some_and(|nip11| nip11.instance.as_deref() == Some(&self.instance)) {
             place.is_self.get_or_insert(now);
         }
         place.gaps.push((place.heard, now));
@@ -137,7 +137,7 @@ impl Dials {
         }
     }
 
-    pub(super) fn heard(&mut self, now: Time, session: Session) {
+    pub(super) fn heard(&mut self, now: Time, session: SessionId) {
         let Some(name) = self.sessions.get(&session) else { return };
         if let Some(place) = self.places.get_mut(name) {
             place.heard = now;
@@ -145,8 +145,8 @@ impl Dials {
         }
     }
 
-    pub(super) fn down(&mut self, now: Time, session: Session, loss: Loss) {
-        let was_up = !self.open.remove(&session) && loss != Loss::Unreachable;
+    pub(super) fn down(&mut self, now: Time, session: SessionId, loss: DisconnectReason) {
+        let was_up = !self.open.remove(&session) && loss != DisconnectReason::Unreachable;
         let Some(place) = self.sessions.remove(&session).and_then(|place| self.places.get_mut(&place)) else { return };
 
         // An attempt that came to nothing is no drop; its backoff is another matter.
@@ -157,8 +157,8 @@ impl Dials {
 
     pub(super) fn failed(&mut self, verdicts: &mut Verdicts, now: Time, url: &RelayUrl, said: (u32, u64)) {
         let (failures, backoff) = said;
-        let place = self.places.entry(url.place().to_owned()).or_default();
-        let others = self.heard.iter().any(|(other, at)| other != url.place() && now <= at + SIGN);
+        let place = self.places.entry(url.without_scheme().to_owned()).or_default();
+        let others = self.heard.iter().any(|(other, at)| other != url.without_scheme() && now <= at + SIGN);
         let ours = self.away || now < self.back + 70 * SECOND;
         if failures == 0 || !others || ours {
             return;
@@ -172,16 +172,16 @@ impl Dials {
         place.not_before = Some(now + backoff.saturating_sub(100));
     }
 
-    pub(super) fn order(&mut self, order: &Order) {
-        let place = self.places.entry(subject(order).place().to_owned()).or_default();
+    pub(super) fn order(&mut self, order: &RelayCommand) {
+        let place = self.places.entry(subject(order).without_scheme().to_owned()).or_default();
         match order {
-            Order::Pause(_) => place.paused = Some(self.last.unwrap_or(0)),
-            Order::Resume(_) => place.paused = None,
-            Order::Retry(_) => place.excused = true,
-            Order::Forget(_) => {
+            RelayCommand::Pause(_) => place.paused = Some(self.last.unwrap_or(0)),
+            RelayCommand::Resume(_) => place.paused = None,
+            RelayCommand::Retry(_) => place.excused = true,
+            RelayCommand::Forget(_) => {
                 (place.excused, place.is_self) = (true, None);
             }
-            Order::Reconcile(_) => {}
+            RelayCommand::Reconcile(_) => {}
         }
     }
 
@@ -212,7 +212,7 @@ impl Dials {
 
     pub(super) fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
         for row in rows.peers() {
-            let place = self.places.entry(row.url.place().to_owned()).or_default();
+            let place = self.places.entry(row.url.without_scheme().to_owned()).or_default();
             if row.paused {
                 place.paused.get_or_insert(now);
             }

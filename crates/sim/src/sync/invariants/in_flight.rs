@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::Filter;
 use grasp_core::nostr::event::EventId;
-use grasp_core::nostr::rejection::Refusal;
+use grasp_core::nostr::rejection::Rejection;
 use grasp_core::repo::Identifier;
-use grasp_core::sync::io::{Arrived, Heard, Judgement, Session, Standing, Submission, Ticket};
+use grasp_core::sync::io::{
+    EventPresence, IncomingMessage, ServedEvent, SessionId, SubmitResult, SyncSubmission, SyncSubmissionId,
+};
 
 use super::Verdicts;
 use crate::sync::corpus::{Ix, corpus};
@@ -15,16 +17,16 @@ use crate::sync::queue::{DAY, Time};
 
 /// An event may be verified so often before something that it depends on comes.
 const MOST_VERIFIED: u32 = 2;
-/// So long is remembered what was refused; see [`RefusedConfig`](grasp_core::sync::rejected::RefusedConfig).
+/// So long is remembered what was refused; see [`RejectedEventsConfig`](grasp_core::sync::rejected::RejectedEventsConfig).
 const MEMORY: Time = 6 * DAY;
 
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    tickets: BTreeMap<Ticket, (Ix, bool)>,
-    newest: Option<Ticket>,
-    in_flight: BTreeMap<(Ix, bool), Ticket>,
+    tickets: BTreeMap<SyncSubmissionId, (Ix, bool)>,
+    newest: Option<SyncSubmissionId>,
+    in_flight: BTreeMap<(Ix, bool), SyncSubmissionId>,
     /// What was last told to be known, by session.
-    known: BTreeSet<(Session, EventId)>,
+    known: BTreeSet<(SessionId, EventId)>,
     verified: BTreeMap<Ix, (u32, Time)>,
 }
 
@@ -33,7 +35,7 @@ impl Flights {
         *self = Self::default();
     }
 
-    pub(super) fn down(&mut self, session: Session) {
+    pub(super) fn down(&mut self, session: SessionId) {
         let (from, to) = ((session, EventId([0; 32])), (session, EventId([255; 32])));
         let gone: Vec<_> = self.known.range(from..=to).copied().collect();
         for key in gone {
@@ -41,16 +43,16 @@ impl Flights {
         }
     }
 
-    pub(super) fn heard(&mut self, session: Session, heard: &Heard) {
+    pub(super) fn heard(&mut self, session: SessionId, heard: &IncomingMessage) {
         match heard {
-            Heard::Event(_, event, Standing::Known) => drop(self.known.insert((session, event.id))),
-            Heard::Event(_, event, Standing::New) => drop(self.known.remove(&(session, event.id))),
+            IncomingMessage::Event(_, event, EventPresence::Known) => drop(self.known.insert((session, event.id))),
+            IncomingMessage::Event(_, event, EventPresence::New) => drop(self.known.remove(&(session, event.id))),
             _ => {}
         }
     }
 
-    pub(super) fn submitted(&mut self, verdicts: &mut Verdicts, now: Time, submission: &Submission) {
-        let Submission { ticket, event, session, .. } = submission;
+    pub(super) fn submitted(&mut self, verdicts: &mut Verdicts, now: Time, submission: &SyncSubmission) {
+        let SyncSubmission { id: ticket, event, session, .. } = submission;
         let Some(ix) = corpus().ix(&event.id) else { return };
         verdicts.hold(self.newest.is_none_or(|newest| newest < *ticket), "tickets are new", || format!("{ticket:?}"));
         self.newest = Some(*ticket);
@@ -72,15 +74,15 @@ impl Flights {
         }
     }
 
-    pub(super) fn judged(&mut self, verdicts: &mut Verdicts, ticket: Ticket, judgement: &Judgement) {
+    pub(super) fn judged(&mut self, verdicts: &mut Verdicts, ticket: SyncSubmissionId, judgement: &SubmitResult) {
         let Some((ix, genuine)) = self.tickets.remove(&ticket) else {
             verdicts.hold(false, "every ticket is judged once", || format!("{ticket:?}"));
             return;
         };
         self.in_flight.remove(&(ix, genuine));
         let lasting = match judgement {
-            Judgement::Refused(Refusal::Future) => false,
-            Judgement::Refused(refusal) => !refusal.is_about_room(),
+            SubmitResult::Rejected(Rejection::InFuture) => false,
+            SubmitResult::Rejected(refusal) => !refusal.is_temporary(),
             _ => false,
         };
         if !lasting {
@@ -89,7 +91,7 @@ impl Flights {
     }
 
     /// Something came that others may depend on.
-    pub(super) fn served(&mut self, arrived: &Arrived) {
+    pub(super) fn served(&mut self, arrived: &ServedEvent) {
         let id = arrived.id.to_string();
         let address = arrived.coordinate.as_ref().map(ToString::to_string);
         for letter in [b'e', b'E', b'q'] {

@@ -1,6 +1,6 @@
 //! What a machine writes down about a relay must be true: whatever the relay had when it was last heard has been judged.
 
-use grasp_core::sync::relay_record::{Covered, Peer};
+use grasp_core::sync::relay_record::{CoverageRecord, RelayRecord};
 
 use super::Broken;
 use crate::sync::corpus::{EPOCH, corpus};
@@ -18,9 +18,10 @@ const OVERLAP: Time = 15 * 60 * SECOND;
 
 impl World {
     /// Rows of a node have been written.
-    pub(in crate::sync) fn check_rows(&mut self, node: usize, written: &[Peer]) {
-        if let Some(view) = self.nodes[node].syncer.as_ref().map(|syncer| syncer.view()) {
-            let polled = view.links.iter().filter(|link| link.polled > 0).map(|link| link.url.place().to_owned());
+    pub(in crate::sync) fn check_rows(&mut self, node: usize, written: &[RelayRecord]) {
+        if let Some(view) = self.nodes[node].syncer.as_ref().map(|syncer| syncer.snapshot()) {
+            let polled =
+                view.relays.iter().filter(|link| link.polled > 0).map(|link| link.url.without_scheme().to_owned());
             self.nodes[node].polls.extend(polled);
         }
         for peer in written {
@@ -46,7 +47,7 @@ impl World {
     }
 
     /// What a row claims and what is not so.
-    fn unjudged(&mut self, node: usize, peer: &Peer, covered: &Covered) -> Option<String> {
+    fn unjudged(&mut self, node: usize, peer: &RelayRecord, covered: &CoverageRecord) -> Option<String> {
         let relay = self.relay_at(&peer.url)?;
         if relay == self.face(node) || self.relays[relay].dishonest || self.nodes[node].unsettled {
             return None;
@@ -57,17 +58,17 @@ impl World {
         let until = self.now.checked_sub(age + ON_ITS_WAY)?;
         // Mostly nothing is missing of all that could be claimed: only if something is, the exact claim matters.
         let unseen = self.relays[relay].shown(self.now).without(&self.nodes[node].judged);
-        if unseen.and(&self.most_claimed(node, peer.url.place())).is_empty() {
+        if unseen.and(&self.most_claimed(node, peer.url.without_scheme())).is_empty() {
             return None;
         }
         let it = &mut self.nodes[node];
         let followed = expected_targets::all_followed(&mut it.house);
-        let mut claimed = expected_targets::related(it, &followed, peer.url.place(), covered.up_to);
+        let mut claimed = expected_targets::related(it, &followed, peer.url.without_scheme(), covered.up_to);
         if covered.announcements {
             claimed.extend(&expected_targets::layer_one());
         }
         let missing: Bits = unseen.and(&claimed);
-        let gaps = self.watches[node].gaps(peer.url.place());
+        let gaps = self.watches[node].gaps(peer.url.without_scheme());
         for ix in missing.iter() {
             let event = corpus().event(ix);
             let came = self.relays[relay].came(ix);
@@ -83,7 +84,8 @@ impl World {
             // Where a live subscription can only be had with `since`, it does not see what is older.
             let unseen = self.relays[relay].persona.zero == Zero::OneToo && made + OVERLAP < at(came);
             // The same where it has no place among the subscriptions and is asked for in turn.
-            let unseen = unseen || (self.nodes[node].polls.contains(peer.url.place()) && made + OVERLAP < at(came));
+            let unseen =
+                unseen || (self.nodes[node].polls.contains(peer.url.without_scheme()) && made + OVERLAP < at(came));
             if unseen || gaps.iter().any(excused) {
                 continue;
             }

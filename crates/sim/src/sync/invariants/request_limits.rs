@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::limits;
 use grasp_core::nostr::{Filter, kinds};
-use grasp_core::sync::io::{Heard, Say, Session, SubId};
+use grasp_core::sync::io::{IncomingMessage, OutgoingMessage, SessionId, SubscriptionId};
 use grasp_core::time::Now;
 
 use super::Verdicts;
@@ -20,7 +20,7 @@ const QUIET: Time = 65 * SECOND;
 /// After so long a subscription that was closed is over, answered or not.
 const CLOSING: Time = 2 * SECOND;
 /// How long a relay may take to confirm a live subscription before history is asked for all the same.
-const CONFIRMED: Time = limits::SYNC_EOSE_SECS * SECOND;
+const CONFIRMED: Time = limits::LIVE_EOSE_TIMEOUT_SECS * SECOND;
 /// Full passes over one relay in one day: the daily one, and one that a quick reconnect, or a restart, has put off.
 const PASSES_A_DAY: u64 = 3;
 /// A pass takes so long at most; what begins another one within that time belongs to it.
@@ -33,7 +33,7 @@ const MOST_IN_TURN: u64 = 24 * 12 * 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Manners {
-    talks: BTreeMap<Session, Talk>,
+    talks: BTreeMap<SessionId, Talk>,
     places: BTreeMap<String, Place>,
     requests: u64,
     most: (u64, u64),
@@ -43,8 +43,8 @@ pub(super) struct Manners {
 struct Talk {
     stated: Option<Stated>,
     listens: Listens,
-    open: BTreeMap<SubId, Open>,
-    used: BTreeSet<SubId>,
+    open: BTreeMap<SubscriptionId, Open>,
+    used: BTreeSet<SubscriptionId>,
 }
 
 /// Whether new events of a relay come in.
@@ -104,7 +104,7 @@ impl Place {
         let day = now / DAY;
         if self.day != day {
             // What failed yesterday is owed today, and so is what a short absence could not see. A calm day has no reasons.
-            let reasons = self.failed.min(u64::from(limits::SYNC_OWED_TRIES)) + u64::from(self.reasons > 0);
+            let reasons = self.failed.min(u64::from(limits::MAX_BATCH_RETRIES)) + u64::from(self.reasons > 0);
             let (quiet_until, pass_at) = (self.quiet_until, self.pass_at);
             *self = Self { quiet_until, day, pass_at, reasons, ..Self::default() };
         }
@@ -113,7 +113,7 @@ impl Place {
 }
 
 impl Manners {
-    pub(super) fn stated(&mut self, session: Session, stated: Option<Stated>, relay: usize) {
+    pub(super) fn stated(&mut self, session: SessionId, stated: Option<Stated>, relay: usize) {
         let _ = relay;
         self.talks.insert(session, Talk { stated, ..Talk::default() });
     }
@@ -129,7 +129,7 @@ impl Manners {
         self.places.entry(place.to_owned()).or_default().failed += 1;
     }
 
-    pub(super) fn down(&mut self, session: Session) {
+    pub(super) fn down(&mut self, session: SessionId) {
         self.talks.remove(&session);
     }
 
@@ -142,9 +142,9 @@ impl Manners {
 
     pub(super) fn began(&mut self, now: Time, clock: Now, rows: &Rows) {
         for row in rows.peers() {
-            let left = row.health.quiet_until.map_or(0, |at| at.secs_since(clock.wall));
+            let left = row.health.cooldown_until.map_or(0, |at| at.secs_since(clock.wall));
             if left > 2 && left < 4_000 {
-                let place = self.places.entry(row.url.place().to_owned()).or_default();
+                let place = self.places.entry(row.url.without_scheme().to_owned()).or_default();
                 place.quiet_until = Some(now + (left - 2) * SECOND);
             }
         }
@@ -162,23 +162,28 @@ impl Manners {
         self.most
     }
 
-    pub(super) fn heard(&mut self, now: Time, session: Session, heard: &Heard, place: Option<&str>) {
+    pub(super) fn heard(&mut self, now: Time, session: SessionId, heard: &IncomingMessage, place: Option<&str>) {
         let Some(talk) = self.talks.get_mut(&session) else { return };
-        if !matches!(heard, Heard::Alive | Heard::Auth(_) | Heard::Event(..)) && talk.listens != Listens::No {
+        if !matches!(heard, IncomingMessage::Alive | IncomingMessage::Auth(_) | IncomingMessage::Event(..))
+            && talk.listens != Listens::No
+        {
             talk.listens = Listens::Yes;
         }
         match heard {
-            Heard::Eose(sub, _) | Heard::NegMsg(sub, _) => {
+            IncomingMessage::Eose(sub, _) | IncomingMessage::NegMsg(sub, _) => {
                 if let Some(open) = talk.open.get_mut(sub) {
                     open.answered = true;
                 }
             }
-            Heard::Closed(sub, _) | Heard::NegErr(sub, ..) => drop(talk.open.remove(sub)),
-            Heard::Notice(text) | Heard::Ok(false, text) => talk.complain(text),
+            IncomingMessage::Closed(sub, _) | IncomingMessage::NegErr(sub, ..) => drop(talk.open.remove(sub)),
+            IncomingMessage::Notice(text) | IncomingMessage::Ok(false, text) => talk.complain(text),
             _ => {}
         }
         let complaint = match heard {
-            Heard::Closed(_, text) | Heard::NegErr(_, text, _) | Heard::Notice(text) | Heard::Ok(false, text) => text,
+            IncomingMessage::Closed(_, text)
+            | IncomingMessage::NegErr(_, text, _)
+            | IncomingMessage::Notice(text)
+            | IncomingMessage::Ok(false, text) => text,
             _ => return,
         };
         if is_rate(complaint)
@@ -193,8 +198,8 @@ impl Manners {
         &mut self,
         verdicts: &mut Verdicts,
         now: Time,
-        session: Session,
-        say: &Say,
+        session: SessionId,
+        say: &OutgoingMessage,
         place: Option<&str>,
     ) {
         let Some(talk) = self.talks.get_mut(&session) else {
@@ -207,21 +212,21 @@ impl Manners {
             format!("{bytes} of {}", limits.message)
         });
         let (sub, filters, neg) = match say {
-            Say::Req(sub, filters) => (sub, filters.as_slice(), false),
-            Say::NegOpen(sub, filter, _) => (sub, std::slice::from_ref(filter), true),
-            Say::Close(sub) | Say::NegClose(sub) => {
+            OutgoingMessage::Req(sub, filters) => (sub, filters.as_slice(), false),
+            OutgoingMessage::NegOpen(sub, filter, _) => (sub, std::slice::from_ref(filter), true),
+            OutgoingMessage::Close(sub) | OutgoingMessage::NegClose(sub) => {
                 if let Some(open) = talk.open.get_mut(sub) {
                     open.closing = Some(now);
                 }
                 return;
             }
-            Say::NegMsg(sub, _) => {
+            OutgoingMessage::NegMsg(sub, _) => {
                 if let Some(open) = talk.open.get_mut(sub) {
                     open.answered = false;
                 }
                 return;
             }
-            Say::Auth(_) => return,
+            OutgoingMessage::Auth(_) => return,
         };
         verdicts.hold(talk.used.insert(*sub), "no id is used twice", || format!("{sub:?}"));
         verdicts.hold(filters.len() <= limits.filters, "no more filters than the relay takes", || {
@@ -234,7 +239,7 @@ impl Manners {
         verdicts.hold(taken <= limits.slots, "no more subscriptions than the relay takes", || {
             format!("{taken} of {}", limits.slots)
         });
-        let reserve = (limits::SYNC_RESERVE_SLOTS as usize).min(limits.slots.saturating_sub(2));
+        let reserve = (limits::RESERVED_RELAY_SUBSCRIPTIONS as usize).min(limits.slots.saturating_sub(2));
         let live = !neg && filters.iter().all(is_live);
         verdicts.hold(live || taken + reserve <= limits.slots, "history leaves the reserve alone", || {
             format!("{taken} of {} with {reserve} in reserve", limits.slots)

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use grasp_core::nostr::event::Coordinate;
 use grasp_core::nostr::{Filter, kinds};
-use grasp_core::repo::catalog::Place;
-use grasp_core::sync::io::{Followed, Say};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::sync::io::{OutgoingMessage, RepoNeeds};
 use grasp_core::sync::relay_url::RelayUrl;
 
 use super::Verdicts;
@@ -14,7 +14,7 @@ use crate::sync::corpus::corpus;
 /// What is followed, by address.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, EventStatus>,
     /// Relays of which everything may be asked: served repositories name them, or the settings.
     relays: BTreeSet<String>,
     bootstrap: BTreeSet<String>,
@@ -27,27 +27,27 @@ impl Wanted {
     }
 
     pub(super) fn bootstrap(&mut self, urls: &[RelayUrl]) {
-        self.bootstrap = urls.iter().map(|url| url.place().to_owned()).collect();
+        self.bootstrap = urls.iter().map(|url| url.without_scheme().to_owned()).collect();
     }
 
-    pub(super) fn interest(&mut self, followed: &[Followed]) {
+    pub(super) fn interest(&mut self, followed: &[RepoNeeds]) {
         for repo in followed {
             let d = repo.repo.identifier.as_str().to_owned();
             let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo.repo.owner, d }.to_string();
             // Requests that have begun go on when a repository is no longer served.
-            let place = self.places.entry(at).or_insert(repo.place);
-            if repo.place == Place::Served {
-                *place = Place::Served;
+            let place = self.places.entry(at).or_insert(repo.status);
+            if repo.status == EventStatus::Served {
+                *place = EventStatus::Served;
                 let named = repo.relays.iter().filter_map(|text| corpus().named(text)?.url.as_ref());
-                self.relays.extend(named.map(|url| url.place().to_owned()));
+                self.relays.extend(named.map(|url| url.without_scheme().to_owned()));
             }
         }
     }
 
-    pub(super) fn said(&self, verdicts: &mut Verdicts, say: &Say, relay: Option<&str>) {
+    pub(super) fn said(&self, verdicts: &mut Verdicts, say: &OutgoingMessage, relay: Option<&str>) {
         let filters = match say {
-            Say::Req(_, filters) => filters.as_slice(),
-            Say::NegOpen(_, filter, _) => std::slice::from_ref(filter),
+            OutgoingMessage::Req(_, filters) => filters.as_slice(),
+            OutgoingMessage::NegOpen(_, filter, _) => std::slice::from_ref(filter),
             _ => return,
         };
         let all = relay.is_none_or(|relay| self.relays.contains(relay) || self.bootstrap.contains(relay));
@@ -56,7 +56,7 @@ impl Wanted {
             format!("{relay:?} {strange:?}")
         });
         for value in filters.iter().flat_map(addresses) {
-            let held = self.places.get(value) == Some(&Place::Held);
+            let held = self.places.get(value) == Some(&EventStatus::Held);
             verdicts.hold(!held, "of what waits only what releases it is asked for", || value.to_owned());
         }
     }

@@ -6,7 +6,7 @@ use grasp_sim::fixtures::{m, main_at, o, oid, x};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::test_server::{Wish, service};
 
-use super::play::{Act, Script};
+use super::runner::{Act, Script};
 use super::scripts::main_is;
 use super::{hosting, main_to, submission, tool};
 

@@ -1,23 +1,23 @@
 //! The operator bans things and takes that back: whenever the world ends, everything ends as if it had not, and nothing
 //! that was banned stays away when it is not any more.
 
-use grasp_core::admission::policy::lists::{Archive, Entries, Entry, Lists};
+use grasp_core::admission::policy::lists::{ArchiveScope, ModerationLists, RepoList, RepoListEntry};
 use grasp_core::nostr::kinds;
-use grasp_core::repo::Site;
+use grasp_core::repo::RepoPath;
 use grasp_sim::fixtures::{m, main_at, o, oid, x};
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{Wish, service};
 
-use super::play::{Act, Script};
+use super::runner::{Act, Script};
 use super::scripts::main_is;
 use super::{hosting, main_to, prs, submission, tool};
 
-fn entries(texts: &[&str]) -> Entries {
-    texts.iter().map(|text| Entry::read(text).expect("an entry")).collect()
+fn entries(texts: &[&str]) -> RepoList {
+    texts.iter().map(|text| RepoListEntry::parse(text).expect("an entry")).collect()
 }
 
-fn banned(texts: &[&str]) -> Lists {
-    Lists { banned: entries(texts), ..Lists::default() }
+fn banned(texts: &[&str]) -> ModerationLists {
+    ModerationLists { banned_repos: entries(texts), ..ModerationLists::default() }
 }
 
 fn only(author: &Author) -> String {
@@ -40,7 +40,7 @@ fn a_ban_takes_the_repository_away() {
     for list in [banned(&[&only(&o())]), banned(&["tool"]), banned(&[&o().key().npub()])] {
         let (mut house, _) = Script { before: hosting(&[]), acts: vec![Act::Rule(list)] }.survives();
         assert_eq!(house.sets(), Default::default());
-        assert_eq!(house.git().sites().count(), 0);
+        assert_eq!(house.git().folders().count(), 0);
     }
 }
 
@@ -48,7 +48,7 @@ fn a_ban_takes_the_repository_away() {
 #[test]
 fn a_ban_of_one_leaves_the_other() {
     let (mut house, _) = Script { before: two(), acts: vec![Act::Rule(banned(&[&only(&o())]))] }.survives();
-    assert!(house.git().site(&tool(&o())).is_none());
+    assert!(house.git().folder(&tool(&o())).is_none());
     main_is(&house, &m(), Some('b'));
 }
 
@@ -56,7 +56,7 @@ fn a_ban_of_one_leaves_the_other() {
 fn what_was_banned_comes_back() {
     let mut before = hosting(&[]);
     before.push(Act::Rule(banned(&["tool"])));
-    let mut acts = vec![Act::Rule(Lists::default())];
+    let mut acts = vec![Act::Rule(ModerationLists::default())];
     acts.extend(hosting(&[]));
     let (house, _) = Script { before, acts }.survives();
     main_is(&house, &o(), Some('a'));
@@ -72,7 +72,7 @@ fn a_ban_takes_what_is_about_the_repository() {
     let both = x().sign(kinds::ISSUE, 302, &[&["a", &gone], &["a", &here]], "");
     let pull = x().pull_request(303, &[&gone], &oid('c'));
     let mut before = hosting(&[]);
-    let spare = Site::Announced(m().repo_id("spare"));
+    let spare = RepoPath::Announced(m().repo_id("spare"));
     before.extend([
         Act::Submit(m().listed(&service(), "spare", 100, &[])),
         Act::Submit(m().state("spare", 101, &[("refs/heads/main", &oid('a'))])),
@@ -90,10 +90,10 @@ fn a_ban_takes_what_is_about_the_repository() {
         let (mut house, _) = script.survives();
         let left: Vec<u64> = house.memory().served_events().map(|event| event.created_at.0).collect();
         assert_eq!(left, [100, 101, 302, 306], "{list}");
-        assert_eq!(house.git().sites().count(), 1);
+        assert_eq!(house.git().folders().count(), 1);
     }
     // It comes back with its repository, also if that is banned no more while it goes.
-    let mut acts = vec![Act::Rule(banned(&["tool"])), Act::Rule(Lists::default())];
+    let mut acts = vec![Act::Rule(banned(&["tool"])), Act::Rule(ModerationLists::default())];
     acts.extend(hosting(&[]));
     acts.extend([issue, comment].map(Act::Submit));
     let (mut house, _) = Script { before, acts }.survives();
@@ -120,20 +120,20 @@ fn an_unwanted_author_goes_with_everything() {
         Act::Submit(pull.clone()),
         Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
     ]);
-    let mut lists = Lists::default();
-    lists.unwanted.add(&x().key().npub()).expect("a key");
-    lists.unwanted.add(&m().key().npub()).expect("a key");
+    let mut lists = ModerationLists::default();
+    lists.banned_events.add(&x().key().npub()).expect("a key");
+    lists.banned_events.add(&m().key().npub()).expect("a key");
     let (mut house, _) = Script { before, acts: vec![Act::Rule(lists)] }.survives();
-    assert!(house.git().site(&prs(&x())).is_none() && house.git().site(&tool(&m())).is_none());
+    assert!(house.git().folder(&prs(&x())).is_none() && house.git().folder(&tool(&m())).is_none());
     assert!(house.memory().served_events().all(|event| event.pubkey == o().key()));
     main_is(&house, &o(), Some('a'));
 }
 
 #[test]
 fn an_archive_begins() {
-    let keep = Lists { archive: Archive::Everything, read_only: true, ..Lists::default() };
+    let keep = ModerationLists { archive: ArchiveScope::Everything, is_read_only: true, ..ModerationLists::default() };
     let mut before = hosting(&[&m()]);
     before.push(Act::Submit(m().unlisted("tool", 150, &[&o()])));
     let (house, _) = Script { before, acts: vec![Act::Rule(keep)] }.survives();
-    assert!(house.registrar().is_open(&tool(&m())), "an exception is hosted now");
+    assert!(house.admission().is_available(&tool(&m())), "an exception is hosted now");
 }

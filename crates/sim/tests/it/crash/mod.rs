@@ -3,28 +3,28 @@
 
 mod late;
 mod lists;
-mod play;
 mod removal;
+mod runner;
 mod scripts;
 mod windows;
 
 use std::sync::Arc;
 
-use grasp_core::nostr::Signed;
-use grasp_core::repo::Site;
+use grasp_core::nostr::SignedEvent;
+use grasp_core::repo::RepoPath;
 use grasp_sim::fixtures::{main_at, o, oid};
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{Wish, service};
-use play::Act;
+use runner::Act;
 
 /// An owner's repository `tool`.
-fn tool(owner: &Author) -> Site {
-    Site::Announced(owner.repo_id("tool"))
+fn tool(owner: &Author) -> RepoPath {
+    RepoPath::Announced(owner.repo_id("tool"))
 }
 
 /// A contributor's submissions to `tool`.
-fn prs(author: &Author) -> Site {
-    Site::Submitted(author.repo_id("tool"))
+fn prs(author: &Author) -> RepoPath {
+    RepoPath::PullRequests(author.repo_id("tool"))
 }
 
 /// A push of `main` with some objects.
@@ -44,7 +44,7 @@ fn hosting(maintainers: &[&Author]) -> Vec<Act> {
 }
 
 /// A pull request for repositories that is also offered at `/prs/`.
-fn submission(author: &Author, created_at: u64, repos: &[&str], digit: char) -> Arc<Signed> {
+fn submission(author: &Author, created_at: u64, repos: &[&str], digit: char) -> Arc<SignedEvent> {
     let clone = format!("https://code.example/{}", prs(author).path());
     let mut tags = vec![vec!["c".to_owned(), oid(digit)], vec!["clone".to_owned(), clone]];
     tags.extend(repos.iter().map(|repo| vec!["a".to_owned(), (*repo).to_owned()]));

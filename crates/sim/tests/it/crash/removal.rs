@@ -7,7 +7,7 @@ use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::{maintainers_tag, owned};
 use grasp_sim::test_server::{Wish, service};
 
-use super::play::{Act, Script};
+use super::runner::{Act, Script};
 use super::scripts::main_is;
 use super::{hosting, main_to, prs, submission, tool};
 
@@ -61,10 +61,10 @@ fn deletion_of_a_pull_request() {
         Act::Push(Wish::new(tool(&m())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
     ]);
     let (mut house, _) = Script { before, acts: vec![Act::Submit(x().delete(300, &[&pull]))] }.survives();
-    for site in [tool(&o()), tool(&m()), prs(&x())] {
-        assert_eq!(house.refs(&site).get(&pull_ref(pull.id)), None, "{site}");
+    for repo_path in [tool(&o()), tool(&m()), prs(&x())] {
+        assert_eq!(house.refs(&repo_path).get(&pull_ref(pull.id)), None, "{repo_path}");
     }
-    assert!(house.git().site(&prs(&x())).is_none());
+    assert!(house.git().folder(&prs(&x())).is_none());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn deletion_of_an_announcement_whose_objects_others_read() {
     let acts = vec![Act::Submit(m().deletion(300, &[&["a", &m().repo("tool")]]))];
     let (mut house, _) = Script { before: three(), acts }.survives();
     main_is(&house, &o(), Some('b'));
-    assert!(house.git().site(&tool(&m())).is_none());
+    assert!(house.git().folder(&tool(&m())).is_none());
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn withdrawal() {
             Act::Submit(m().unlisted("tool", 301, &[])),
         ];
         let (house, _) = Script { before: before.clone(), acts }.survives();
-        assert!(house.registrar().hosted(&m().repo_id("tool")).is_none());
+        assert!(house.admission().hosted_repo(&m().repo_id("tool")).is_none());
         // Refused, and hosting has ended.
         let script = Script { before, acts: vec![] };
         let mut house = script.survives().0;
         house.submit(&o().unlisted("tool", 400, &[]));
-        assert!(house.git().site(&tool(&o())).is_none());
+        assert!(house.git().folder(&tool(&o())).is_none());
     }
 }
 
@@ -128,7 +128,7 @@ fn expiry_of_what_waits() {
         Act::Push(Wish::new(tool(&o())).pull(x().note(1, &[], "").id, &oid('e'))),
         Act::Push(Wish::new(tool(&m())).pull(x().note(2, &[], "").id, &oid('f'))),
     ]);
-    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_SECS)] }.survives();
+    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_EXPIRY_SECS)] }.survives();
     assert_eq!((house.sets().1.len(), house.staged().len(), house.git().staged().len()), (0, 0, 0));
     main_is(&house, &o(), Some('a'));
 }
@@ -143,8 +143,8 @@ fn expiry_of_a_repository_with_a_ref() {
         Act::Submit(pull.clone()),
         Act::Push(Wish::new(tool(&m())).pull(pull.id, &oid('b')).bring(&[&oid('a')])),
     ]);
-    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_SECS)] }.survives();
-    assert!(house.git().site(&tool(&m())).is_none());
+    let (mut house, _) = Script { before, acts: vec![Act::Wait(limits::PURGATORY_EXPIRY_SECS)] }.survives();
+    assert!(house.git().folder(&tool(&m())).is_none());
     assert_eq!(house.refs(&tool(&o())).get(&pull_ref(pull.id)), Some(&oid('b')));
 }
 
@@ -167,7 +167,7 @@ fn expiry_of_what_is_served() {
     main_is(&house, &o(), Some('a'));
     main_is(&house, &x(), Some('a'));
     let (mut house, _) = Script { before, acts: vec![Act::Wait(2_000)] }.survives();
-    assert!(house.git().site(&tool(&o())).is_none());
+    assert!(house.git().folder(&tool(&o())).is_none());
     main_is(&house, &x(), Some('a'));
 }
 
@@ -181,7 +181,7 @@ fn vanishing() {
             Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('c')).bring(&[&oid('a'), &oid('b')])),
         ]);
         let (mut house, _) = Script { before, acts: vec![Act::Submit(author.vanish(300, &["ALL_RELAYS"]))] }.survives();
-        assert_eq!(house.git().site(&tool(&author)), None);
+        assert_eq!(house.git().folder(&tool(&author)), None);
         let left = house.refs(&tool(&if author == o() { x() } else { o() }));
         assert_eq!(left.contains_key(&pull_ref(pull.id)), author != x());
     }
@@ -195,12 +195,12 @@ fn the_set_of_maintainers_shrinks() {
     main_is(&house, &o(), Some('a'));
     main_is(&house, &x(), Some('a'));
     main_is(&house, &m(), Some('b'));
-    assert!(house.git().site(&tool(&o())).expect("a folder").lenders.is_empty());
+    assert!(house.git().folder(&tool(&o())).expect("a folder").alternates.is_empty());
     // X's names nobody any more: it has its own objects and nothing that is signed.
     let acts = vec![Act::Submit(x().listed(&service(), "tool", 300, &[]))];
     let (mut house, _) = Script { before: three(), acts }.survives();
     main_is(&house, &x(), None);
-    assert!(house.git().site(&tool(&x())).expect("a folder").lenders.is_empty());
+    assert!(house.git().folder(&tool(&x())).expect("a folder").alternates.is_empty());
 }
 
 #[test]

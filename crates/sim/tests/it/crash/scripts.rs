@@ -6,7 +6,7 @@ use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{House, Wish, service};
 
-use super::play::{Act, Script};
+use super::runner::{Act, Script};
 use super::{hosting, main_to, prs, submission, tool};
 
 /// Where `main` is.
@@ -41,7 +41,7 @@ fn a_push_that_replaces() {
     let wish = Wish::new(tool(&o())).set("refs/heads/dev", &oid('b')).delete("refs/heads/main");
     let (mut house, _) = Script { before, acts: vec![Act::Push(wish)] }.survives();
     main_is(&house, &o(), None);
-    assert_eq!(house.git().site(&tool(&o())).expect("a folder").head.as_deref(), Some("refs/heads/dev"));
+    assert_eq!(house.git().folder(&tool(&o())).expect("a folder").head.as_deref(), Some("refs/heads/dev"));
     assert!(house.sets().0.contains(&two.id));
 }
 
@@ -116,8 +116,8 @@ fn g6_06_submissions_are_mirrored() {
     let push = Act::Push(Wish::new(prs(&x())).pull(pull.id, &oid('b')).bring(&[&oid('a')]));
     for acts in [vec![Act::Submit(pull.clone()), push.clone()], vec![push, Act::Submit(pull.clone())]] {
         let (house, _) = Script { before: before.clone(), acts }.survives();
-        for site in [prs(&x()), tool(&o()), tool(&m())] {
-            assert_eq!(house.refs(&site).get(&pull_ref(pull.id)), Some(&oid('b')), "{site}");
+        for repo_path in [prs(&x()), tool(&o()), tool(&m())] {
+            assert_eq!(house.refs(&repo_path).get(&pull_ref(pull.id)), Some(&oid('b')), "{repo_path}");
         }
     }
 }

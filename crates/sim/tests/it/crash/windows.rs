@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use grasp_core::admission::push::PushRefusal;
-use grasp_core::nostr::{Signed, kinds};
+use grasp_core::admission::push::PushRejection;
+use grasp_core::nostr::{SignedEvent, kinds};
 use grasp_sim::fixtures::{m, main_at, o, oid, x};
 use grasp_sim::git_model::pull_ref;
 use grasp_sim::signer::Author;
 use grasp_sim::test_server::{House, Wish, service};
 
-use super::play::{Act, End, Naming, house};
+use super::runner::{Act, End, Naming, house};
 use super::{hosting, main_to, prs, submission, tool};
 
 /// A house in which this has happened, and in which git now works only when it is told to.
@@ -72,14 +72,14 @@ fn begin_push(wish: Wish) -> impl Fn(&mut House) {
     }
 }
 
-fn offer(event: &Arc<Signed>) -> impl Fn(&mut House) {
+fn offer(event: &Arc<SignedEvent>) -> impl Fn(&mut House) {
     let event = event.clone();
     move |house: &mut House| drop(house.submit(&event))
 }
 
 fn no_ref(owner: &Author, name: &str) -> impl Fn(&mut House) {
-    let (site, name) = (tool(owner), name.to_owned());
-    move |house: &mut House| assert_eq!(house.refs(&site).get(&name), None)
+    let (repo_path, name) = (tool(owner), name.to_owned());
+    move |house: &mut House| assert_eq!(house.refs(&repo_path).get(&name), None)
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_repository_goes_while_it_is_pushed_to() {
     before.push(Act::Submit(main_at(&o(), 200, 'b')));
     for change in [o().unlisted("tool", 300, &[]), o().deletion(300, &[&["a", &o().repo("tool")]])] {
         interrupted(&before, begin_push(main_to(&o(), 'b', "")), offer(&change), |house| {
-            assert_eq!(house.git().site(&tool(&o())), None);
+            assert_eq!(house.git().folder(&tool(&o())), None);
         });
     }
 }
@@ -158,7 +158,7 @@ fn a_repository_goes_while_it_is_pushed_to() {
 fn a_repository_comes_back_while_it_goes() {
     let again = o().listed(&service(), "tool", 400, &[]);
     interrupted(&hosting(&[]), offer(&o().deletion(300, &[&["a", &o().repo("tool")]])), offer(&again), |house| {
-        assert!(house.registrar().hosted(&o().repo_id("tool")).is_some());
+        assert!(house.admission().hosted_repo(&o().repo_id("tool")).is_some());
     });
 }
 
@@ -220,11 +220,11 @@ fn a_second_reason_for_the_same_work() {
 #[test]
 fn an_event_comes_while_its_upload_is_put_aside() {
     let pull = submission(&x(), 200, &[&o().repo("tool")], 'b');
-    for site in [tool(&o()), prs(&x())] {
-        let wish = Wish::new(site.clone()).pull(pull.id, &oid('b')).bring(&[&oid('a')]);
+    for repo_path in [tool(&o()), prs(&x())] {
+        let wish = Wish::new(repo_path.clone()).pull(pull.id, &oid('b')).bring(&[&oid('a')]);
         for first in 0..8 {
             for second in 0..12 {
-                let _naming = Naming(format!("{site}, after {first} and {second} steps"));
+                let _naming = Naming(format!("{repo_path}, after {first} and {second} steps"));
                 let mut house = lazy(&hosting(&[]));
                 begin_push(wish.clone())(&mut house);
                 steps(&mut house, first);
@@ -236,7 +236,7 @@ fn an_event_comes_while_its_upload_is_put_aside() {
                 if !answered {
                     house.push(&wish).expect("it can be pushed again");
                 }
-                assert_eq!(house.refs(&site).get(&pull_ref(pull.id)), Some(&oid('b')));
+                assert_eq!(house.refs(&repo_path).get(&pull_ref(pull.id)), Some(&oid('b')));
                 assert!(house.sets().0.contains(&pull.id));
             }
         }
@@ -278,7 +278,7 @@ fn git_fails_in_the_middle_of_a_push() {
                 house.fail(nth).expect("no end is planned");
                 let id = house.ongoing()[0];
                 if let Some(result) = house.result(id) {
-                    assert!(matches!(result, Err(PushRefusal::Failed(_)) | Ok(())), "{result:?}");
+                    assert!(matches!(result, Err(PushRejection::Failed(_)) | Ok(())), "{result:?}");
                     house.end(id).expect("no end is planned");
                 }
                 if gives_up {
@@ -319,7 +319,7 @@ fn a_reader_comes_back_after_its_lender_has_gone() {
         let begin = |house: &mut House| order.iter().for_each(|nth| drop(house.submit(&gone[*nth])));
         let again = x().listed(&service(), "tool", 400, &[]);
         interrupted(&before, begin, offer(&again), |house| {
-            assert!(house.registrar().hosted(&x().repo_id("tool")).is_some());
+            assert!(house.admission().hosted_repo(&x().repo_id("tool")).is_some());
         });
     }
 }

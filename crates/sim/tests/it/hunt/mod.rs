@@ -1,4 +1,5 @@
-//! The hunt machine in simulated worlds: laws after every step, convergence in the end, and the proof that the laws bite.
+//! The fetch machine in simulated worlds: invariants after every step, convergence in the end, and fault injection that
+//! shows that the invariants detect faults.
 
 mod crowd;
 mod mutations;

@@ -1,18 +1,18 @@
-//! Whole lives.
+//! Complete runs of many seeds.
 
 use std::time::Instant;
 
-use grasp_sim::fetch::run::live;
+use grasp_sim::fetch::run::run_seed;
 
-use super::crowd::{command, crowd, lives, number};
+use super::crowd::{command, crowd, number, run_all};
 
-/// How many seeds every run lives through.
+/// Seeds of a normal test run.
 const SEEDS: u64 = 2_000;
 
-/// A life with fewer steps, on average, shows nothing.
+/// Average number of steps below which runs are too short to test anything.
 const STEPS: u64 = 500;
 
-/// So many broken lives are enough to see.
+/// Failed seeds after which the test stops.
 const MOST_BROKEN: usize = 20;
 
 fn seeds() -> Vec<u64> {
@@ -21,42 +21,47 @@ fn seeds() -> Vec<u64> {
 }
 
 #[test]
-fn the_laws_hold_and_healed_worlds_converge() {
-    #[expect(clippy::disallowed_methods, reason = "how fast the worlds are is told, and nothing depends on it")]
+fn invariants_hold_and_healed_worlds_converge() {
+    #[expect(clippy::disallowed_methods, reason = "only for the printed speed")]
     let began = Instant::now();
-    let (mut lived, mut steps, mut broken, mut fetches, mut hedges, mut rows) = (0, 0, 0, 0, 0, 0);
-    let (mut released, mut slept, mut at_once) = (0, 0, 0);
-    lives(&seeds(), None, |life| {
-        if let Some(law) = &life.broken {
+    let (mut runs, mut steps, mut broken, mut fetches, mut hedges, mut rows) = (0, 0, 0, 0, 0, 0);
+    let (mut released, mut expired, mut at_once) = (0, 0, 0);
+    run_all(&seeds(), None, |report| {
+        if let Some(broken_invariant) = &report.broken {
             broken += 1;
-            eprintln!("seed {}: {law}\n  {}", life.seed, command(life.seed));
+            eprintln!(
+                "seed {}: {broken_invariant}
+  {}",
+                report.seed,
+                command(report.seed)
+            );
         }
-        lived += 1;
-        steps += life.steps;
-        fetches += life.counts.fetches;
-        hedges += life.counts.hedges;
-        rows += life.counts.rows;
-        released += life.events.0;
-        slept += life.events.1;
-        at_once = at_once.max(life.counts.at_once);
+        runs += 1;
+        steps += report.steps;
+        fetches += report.counts.fetches;
+        hedges += report.counts.hedges;
+        rows += report.counts.rows;
+        released += report.events.0;
+        expired += report.events.1;
+        at_once = at_once.max(report.counts.max_concurrent);
         broken >= MOST_BROKEN
     });
-    let each = steps / u64::max(lived, 1);
-    let speed = lived as f64 / began.elapsed().as_secs_f64();
-    eprintln!("{lived} seeds, {each} steps each, {speed:.1} seeds a second");
+    let each = steps / u64::max(runs, 1);
+    let speed = runs as f64 / began.elapsed().as_secs_f64();
+    eprintln!("{runs} seeds, {each} steps each, {speed:.1} seeds a second");
     eprintln!(
-        "{fetches} fetches, {hedges} beside a slow one, {at_once} at once, {rows} rows; {released} events released, {slept} slept"
+        "{fetches} fetches, {hedges} hedged, {at_once} concurrent, {rows} rows; {released} events released, {expired} expired"
     );
-    assert_eq!(broken, 0, "laws were broken");
-    assert!(each >= STEPS, "lives that are worth living: {each} steps");
+    assert_eq!(broken, 0, "invariants were violated");
+    assert!(each >= STEPS, "runs are too short: {each} steps on average");
 }
 
 #[test]
-fn a_seed_is_a_life() {
+fn a_seed_is_deterministic() {
     let seeds: Vec<u64> = seeds().into_iter().step_by(40).collect();
-    let twice = |seed: &u64| (*seed, live(*seed, None, None), live(*seed, None, None));
+    let twice = |seed: &u64| (*seed, run_seed(*seed, None, None), run_seed(*seed, None, None));
     crowd(&seeds, twice, |(seed, one, two)| {
-        assert_eq!((one.hash, one.steps), (two.hash, two.steps), "seed {seed} was not the same twice");
+        assert_eq!((one.hash, one.steps), (two.hash, two.steps), "seed {seed} is not deterministic");
         false
     });
 }

@@ -22,42 +22,42 @@ fn g1_02_forgeries_are_invalid_and_not_stored() {
 
 #[test]
 fn g1_04_every_refusal_has_a_prefix() {
-    use grasp_core::nostr::event::Malformed;
-    use grasp_core::nostr::signed_event::Forged;
+    use grasp_core::nostr::event::EventParseError;
+    use grasp_core::nostr::signed_event::VerifyError;
     for refusal in [
-        Refusal::Malformed(Malformed::Hex("id")),
-        Refusal::Forged(Forged::Id),
-        Refusal::Forged(Forged::Signature),
-        Refusal::TooLarge { bytes: 2, most: 1 },
-        Refusal::TooManyTags(1),
-        Refusal::Future,
-        Refusal::Expired,
-        Refusal::Protected,
-        Refusal::Credential,
-        Refusal::Deleted,
-        Refusal::Vanished,
-        Refusal::Withdrawn,
-        Refusal::Identifier,
-        Refusal::NotListed,
-        Refusal::Delisted,
-        Refusal::NoAnnouncement,
-        Refusal::NotMaintainer,
-        Refusal::NoCommit,
-        Refusal::Unrelated,
-        Refusal::ForeignTarget,
-        Refusal::Targets(0),
-        Refusal::Targets(9_999),
-        Refusal::NoRelay,
-        Refusal::OtherRelay,
-        Refusal::TooMuchHeld,
-        Refusal::PurgatoryFull,
-        Refusal::TooFast,
-        Refusal::DiskFull,
-        Refusal::NoNewRepositories,
-        Refusal::TooManyRepositories(5),
-        Refusal::StoreFailed,
+        Rejection::Malformed(EventParseError::Hex("id")),
+        Rejection::Forged(VerifyError::WrongId),
+        Rejection::Forged(VerifyError::BadSignature),
+        Rejection::TooLarge { bytes: 2, limit: 1 },
+        Rejection::TooManyTags(1),
+        Rejection::InFuture,
+        Rejection::Expired,
+        Rejection::Protected,
+        Rejection::AuthEvent,
+        Rejection::Deleted,
+        Rejection::Vanished,
+        Rejection::Withdrawn,
+        Rejection::InvalidIdentifier,
+        Rejection::NotListed,
+        Rejection::Delisted,
+        Rejection::NoAnnouncement,
+        Rejection::NotMaintainer,
+        Rejection::NoCommit,
+        Rejection::Unrelated,
+        Rejection::ForeignDeletionTarget,
+        Rejection::DeletionTargetCount(0),
+        Rejection::DeletionTargetCount(9_999),
+        Rejection::NoVanishRelay,
+        Rejection::OtherVanishRelay,
+        Rejection::TooManyHeld,
+        Rejection::PurgatoryFull,
+        Rejection::RateLimited,
+        Rejection::DiskFull,
+        Rejection::NoNewRepositories,
+        Rejection::TooManyRepositories(5),
+        Rejection::StoreFailed,
     ] {
-        let (ok, text) = Verdict::Refuse(refusal.clone()).answer();
+        let (ok, text) = Decision::Reject(refusal.clone()).ok_reply();
         let prefix = text.split_once(": ").map(|(prefix, _)| prefix);
         let known = ["invalid", "restricted", "rate-limited", "auth-required", "error", "blocked", "pow"];
         assert!(!ok && prefix.is_some_and(|prefix| known.contains(&prefix)), "{refusal:?}: {text}");
@@ -68,14 +68,14 @@ fn g1_04_every_refusal_has_a_prefix() {
 fn g1_05_g1_36_what_one_author_has_waiting_is_bounded() {
     let (mut house, announcement, state) = hosting(rules(), &[]);
     let repo = o().repo("tool");
-    for nth in 0..limits::MAX_HELD_PER_AUTHOR as u64 {
-        assert!(matches!(house.submit(&x().pull_request(1_000 + nth, &[&repo], &oid('b'))), Verdict::Hold(_)));
+    for nth in 0..limits::MAX_HELD_EVENTS_PER_AUTHOR as u64 {
+        assert!(matches!(house.submit(&x().pull_request(1_000 + nth, &[&repo], &oid('b'))), Decision::Hold(_)));
     }
     says(&mut house, &x().pull_request(5_000, &[&repo], &oid('b')), "false rate-limited: …");
     says(&mut house, &r().pull_request(5_000, &[&repo], &oid('b')), COMMIT);
     let (served, held) = house.sets();
     assert_eq!(served, BTreeSet::from([announcement.id, state.id]));
-    assert_eq!(held.len(), limits::MAX_HELD_PER_AUTHOR + 1);
+    assert_eq!(held.len(), limits::MAX_HELD_EVENTS_PER_AUTHOR + 1);
 }
 
 // 2.2 Which announcements to accept
@@ -104,14 +104,14 @@ fn g1_06_an_announcement_names_this_service_in_both_clone_and_relays() {
         all.extend(tags);
         let announcement = o().sign_owned(kinds::ANNOUNCEMENT, 100, all, "");
         says(&mut house, &announcement, expected);
-        let held: &[&Arc<Signed>] = if expected == HELD { &[&announcement] } else { &[] };
+        let held: &[&Arc<SignedEvent>] = if expected == HELD { &[&announcement] } else { &[] };
         stands(&house, &[], held);
     }
 }
 
 #[test]
 fn g1_07_the_owner_of_the_service_is_welcome_without_a_link() {
-    let mut house = House::new(Rules { owner: Some(x().key()), ..rules() });
+    let mut house = House::new(AdmissionPolicy { owner: Some(x().key()), ..rules() });
     let note = x().note(100, &[], "news");
     says(&mut house, &note, SERVED);
     says(&mut house, &x().unlisted("tool", 100, &[]), NOT_LISTED);
@@ -135,8 +135,8 @@ fn g1_08_a_maintainer_elsewhere_is_served_at_once_and_not_hosted() {
     says(&mut house, &b, SERVED);
     says(&mut house, &c, SERVED);
     stands(&house, &[&b, &c], &[&a]);
-    let family = house.registrar().catalog().family(&o().repo_id("tool").identifier).expect("known");
-    assert!(family.is_hosted(o().key()) && !family.is_hosted(m().key()) && !family.is_hosted(r().key()));
+    let group = house.admission().catalog().group(&o().repo_id("tool").identifier).expect("known");
+    assert!(group.is_hosted(o().key()) && !group.is_hosted(m().key()) && !group.is_hosted(r().key()));
     // Another name, or somebody nobody lists, is no exception.
     says(&mut house, &m().unlisted("other", 103, &[&r()]), NOT_LISTED);
     says(&mut house, &x().unlisted("tool", 103, &[&o()]), NOT_LISTED);
@@ -215,8 +215,8 @@ fn g1_10_delisting_withdraws_even_for_a_maintainer() {
     stands(&house, &[&a, &s, &hosted, &state], &[]);
     says(&mut house, &delisted, SERVED);
     stands(&house, &[&a, &s, &delisted, &state], &[]);
-    let family = house.registrar().catalog().family(&o().repo_id("tool").identifier).expect("known");
-    assert!(!family.is_hosted(m().key()), "the exception does not keep hosting");
+    let group = house.admission().catalog().group(&o().repo_id("tool").identifier).expect("known");
+    assert!(!group.is_hosted(m().key()), "the exception does not keep hosting");
     says(&mut house, &hosted, WITHDRAWN);
     says(&mut house, &m().listed(&service(), "tool", 301, &[]), HELD);
 }
@@ -246,7 +246,7 @@ fn g1_11_a_new_announcement_waits_and_is_hosted_at_once() {
     says(&mut house, &announcement, HELD);
     stands(&house, &[], &[&announcement]);
     let repo = o().repo_id("my 🚀 repo");
-    assert!(house.registrar().catalog().family(&repo.identifier).expect("known").is_hosted(repo.owner));
+    assert!(house.admission().catalog().group(&repo.identifier).expect("known").is_hosted(repo.owner));
     assert_eq!(house.bells().0, BTreeSet::from([repo.identifier]), "sync is told");
 }
 
@@ -264,7 +264,7 @@ fn g1_13_a_replacement_of_a_held_announcement_waits_anew() {
     let mut house = House::default();
     let [first, second, older] = [100, 200, 50].map(|at| o().listed(&service(), "tool", at, &[]));
     says(&mut house, &first, HELD);
-    house.advance(limits::PURGATORY_SECS - 10);
+    house.advance(limits::PURGATORY_EXPIRY_SECS - 10);
     says(&mut house, &second, HELD);
     stands(&house, &[], &[&second]);
     says(&mut house, &older, OLD);
@@ -272,7 +272,7 @@ fn g1_13_a_replacement_of_a_held_announcement_waits_anew() {
     stands(&house, &[], &[&second]);
     house.advance(20);
     stands(&house, &[], &[&second]);
-    house.advance(limits::PURGATORY_SECS);
+    house.advance(limits::PURGATORY_EXPIRY_SECS);
     stands(&house, &[], &[]);
 }
 
@@ -311,7 +311,7 @@ fn g1_15_16_10_a_served_state_releases_the_announcements_it_speaks_for() {
 
 #[test]
 fn g1_16_g1_17_the_url_must_be_this_service_and_this_repository() {
-    let based = Rules { service: Service::new("code.example", "/g").expect("valid"), ..rules() };
+    let based = AdmissionPolicy { service: ServiceAddress::new("code.example", "/g").expect("valid"), ..rules() };
     let (npub, other) = (o().key().npub(), m().key().npub());
     for (clone, relay, expected) in [
         (format!("https://code.example/g/{npub}/tool.git"), "wss://code.example/g", HELD),

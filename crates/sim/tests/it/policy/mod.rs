@@ -7,8 +7,9 @@
 
 mod announcements;
 mod common;
+mod discussions;
 mod examples;
-mod hunt;
+mod fetch;
 mod lists;
 mod purgatory;
 mod related;
@@ -17,4 +18,3 @@ mod rules;
 mod states;
 mod storage;
 mod sync;
-mod threads;

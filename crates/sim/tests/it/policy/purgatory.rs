@@ -1,6 +1,6 @@
 //! Section 2.8: what waits.
 
-use grasp_core::admission::io::Input;
+use grasp_core::admission::io::AdmissionInput;
 
 use super::common::*;
 
@@ -19,12 +19,14 @@ fn g1_37_four_kinds_wait() {
     house.orders();
     says(&mut house, &pull, COMMIT);
     says(&mut house, &update, COMMIT);
-    let pulls = |order: Order| match order.work {
-        Work::Align(align) => (order.site, align.pulls.into_iter().map(|pull| (pull.event, pull.tip)).collect()),
+    let pull_requests = |order: GitJob| match order.operation {
+        GitOperation::Align(align) => {
+            (order.repo_path, align.pull_requests.into_iter().map(|pull| (pull.event, pull.tip)).collect())
+        }
         work => panic!("{work:?}"),
     };
-    let asked: Vec<(Site, Vec<_>)> = house.orders().into_iter().map(pulls).collect();
-    let here = Site::Announced(o().repo_id("tool"));
+    let asked: Vec<(RepoPath, Vec<_>)> = house.orders().into_iter().map(pull_requests).collect();
+    let here = RepoPath::Announced(o().repo_id("tool"));
     assert_eq!(asked, [(here.clone(), vec![(pull.id, oid('b'))]), (here, vec![(update.id, oid('c'))])]);
     stands(&house, &[&announcement, &state], &[&pull, &update]);
     house.data_found(pull.id, m().repo_id("tool"));
@@ -104,11 +106,11 @@ fn g1_40_one_announcement_and_many_states_wait() {
     pushed(&mut house, m1, &o());
     stands(&house, &[&a2, m1], &[o1, o2, m2]);
     // More versions of one author's state than anybody needs: the oldest gives way.
-    let more: Vec<_> = (0..limits::MAX_HELD_STATES as u64).map(|nth| main_at(&o(), 300 + nth, 'e')).collect();
+    let more: Vec<_> = (0..limits::MAX_HELD_STATE_VERSIONS as u64).map(|nth| main_at(&o(), 300 + nth, 'e')).collect();
     for state in &more {
         says(&mut house, state, HELD);
     }
-    let held: Vec<&Arc<Signed>> = more.iter().chain([m2]).collect();
+    let held: Vec<&Arc<SignedEvent>> = more.iter().chain([m2]).collect();
     stands(&house, &[&a2, m1], &held);
 }
 
@@ -144,12 +146,12 @@ fn the_operator_lets_a_held_event_go_and_nothing_is_held_against_it() {
     says(&mut house, &newer, HELD);
     says(&mut house, &pull, COMMIT);
     says(&mut house, &waiting, HELD);
-    house.inform(Input::Dropped(newer.id));
+    house.inform(AdmissionInput::HeldEventDropped(newer.id));
     stands(&house, &[&announcement, &state], &[&pull, &waiting]);
     // What is served does not wait.
-    house.inform(Input::Dropped(state.id));
-    house.inform(Input::Dropped(pull.id));
-    house.inform(Input::Dropped(waiting.id));
+    house.inform(AdmissionInput::HeldEventDropped(state.id));
+    house.inform(AdmissionInput::HeldEventDropped(pull.id));
+    house.inform(AdmissionInput::HeldEventDropped(waiting.id));
     stands(&house, &[&announcement, &state], &[]);
     house.restart();
     stands(&house, &[&announcement, &state], &[]);

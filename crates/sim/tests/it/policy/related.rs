@@ -23,7 +23,7 @@ fn g1_31_g1_32_every_kind_of_link() {
         says(&mut house, event, SERVED);
         says(&mut house, event, AGAIN);
     }
-    let all: Vec<&Arc<Signed>> = [&announcement, &state].into_iter().chain(events).collect();
+    let all: Vec<&Arc<SignedEvent>> = [&announcement, &state].into_iter().chain(events).collect();
     stands(&house, &all, &[]);
 }
 
@@ -83,7 +83,11 @@ fn section_2_7_kinds_with_rules_of_their_own() {
     says(&mut house, &list, OLD);
     stands(&house, &[&newer], &[]);
     for credential in [kinds::AUTH, kinds::HTTP_AUTH] {
-        says(&mut house, &x().sign(credential, 100, &[], ""), "false invalid: authentication events are not published");
+        says(
+            &mut house,
+            &x().sign(credential, 100, &[], ""),
+            "false invalid: authentication events cannot be published",
+        );
     }
     let (mut house, ..) = hosting(rules(), &[]);
     let unlinked = x().sign(kinds::PULL_REQUEST, 200, &[&["a", &o().repo("tool")]], "");
@@ -93,7 +97,7 @@ fn section_2_7_kinds_with_rules_of_their_own() {
         x().pull_request(200, &[&o().repo("tool")], "not hex"),
         x().pull_request(200, &[&o().repo("tool")], &"a".repeat(65)),
     ] {
-        says(&mut house, &bad, "false invalid: a pull request names its commit in a c tag");
+        says(&mut house, &bad, "false invalid: a pull request must name its commit in a c tag");
     }
     says(&mut house, &x().pull_request(200, &[&m().repo("tool")], &oid('b')), UNRELATED);
     says(&mut house, &x().pull_request(200, &[&m().repo("tool"), &o().repo("tool")], &"b".repeat(64)), COMMIT);
@@ -103,9 +107,9 @@ fn section_2_7_kinds_with_rules_of_their_own() {
 fn c2_ephemeral_kinds_are_passed_on_and_forgotten() {
     let mut house = House::default();
     let event = x().sign(20_001, 100, &[], "typing");
-    assert_eq!(house.submit(&event), Verdict::Pass);
-    assert_eq!(Verdict::Pass.answer(), (true, String::new()));
+    assert_eq!(house.submit(&event), Decision::Broadcast);
+    assert_eq!(Decision::Broadcast.ok_reply(), (true, String::new()));
     stands(&house, &[], &[]);
     assert_eq!(house.passed(), std::slice::from_ref(&event));
-    assert_eq!(house.submit(&event), Verdict::Pass, "it was not remembered");
+    assert_eq!(house.submit(&event), Decision::Broadcast, "it was not remembered");
 }

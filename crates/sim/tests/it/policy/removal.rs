@@ -27,7 +27,7 @@ fn section_9_1_replacement() {
 
 #[test]
 fn section_9_1_sizes() {
-    let (mut house, ..) = hosting(Rules { max_event_bytes: 2_000, ..rules() }, &[]);
+    let (mut house, ..) = hosting(AdmissionPolicy { max_event_bytes: 2_000, ..rules() }, &[]);
     let repo = o().repo("tool");
     let tags = |count: usize, tag: &[&str]| -> Vec<Vec<String>> {
         let mut tags = owned(&[&["d", "tool"], &["a", &repo]]);
@@ -107,13 +107,13 @@ fn d_03_foreign_targets_and_too_many() {
     let both = m().delete(300, &[&own, &announcement]);
     says(&mut house, &both, SERVED);
     stands(&house, &[&announcement, &state, &foreign, &both], &[]);
-    says(&mut house, &m().deletion(300, &[]), "false invalid: a deletion request names its targets in e or a tags");
-    says(&mut house, &m().deletion(300, &[&["p", "x"]]), "false invalid: a deletion request names its targets…");
+    says(&mut house, &m().deletion(300, &[]), "false invalid: a deletion request must name its targets in e or a tags");
+    says(&mut house, &m().deletion(300, &[&["p", "x"]]), "false invalid: a deletion request must name its targets…");
     let many = |count: usize| {
         let tags = (0..count).map(|nth| vec!["e".to_owned(), format!("{nth:064x}")]).collect();
         m().sign_owned(kinds::DELETION, 301, tags, "")
     };
-    let (mut house, ..) = hosting(Rules { max_event_bytes: 1_000_000, ..rules() }, &[&m()]);
+    let (mut house, ..) = hosting(AdmissionPolicy { max_event_bytes: 1_000_000, ..rules() }, &[&m()]);
     says(&mut house, &m().issue(200, &o().repo("tool")), SERVED);
     // Whichever bound is met first, it is refused and nothing is remembered.
     says(&mut house, &many(limits::MAX_DELETION_TARGETS + 1), "false invalid: …");
@@ -230,7 +230,7 @@ fn d_07_vanishing() {
     let later = m().issue(500, &repo);
     says(&mut house, &later, SERVED);
     for (relays, expected) in [
-        (vec![], "false invalid: a request to vanish names relays in relay tags"),
+        (vec![], "false invalid: a request to vanish must name relays in relay tags"),
         (vec!["wss://other.example"], "false restricted: the request to vanish does not name this relay"),
     ] {
         says(&mut house, &m().vanish(300, &relays), expected);
@@ -273,17 +273,17 @@ fn d_08_nip_70_protected_events() {
     let repo = o().repo("tool");
     let protected = x().note(200, &[&["-"], &["a", &repo]], "");
     says(&mut house, &protected, PROTECTED);
-    for source in [Source::Client(vec![o().key()]), Source::Relay("wss://other.example".into())] {
+    for source in [EventSource::Client(vec![o().key()]), EventSource::Relay("wss://other.example".into())] {
         matches(&said(&house.submit_from(&protected, source)), PROTECTED);
     }
     stands(&house, &[&announcement, &state], &[]);
     for kind in [6, 16] {
         let repost = x().sign(kind, 201, &[&["a", &repo]], protected.json());
-        matches(&said(&house.submit_from(&repost, Source::Client(vec![x().key()]))), PROTECTED);
+        matches(&said(&house.submit_from(&repost, EventSource::Client(vec![x().key()]))), PROTECTED);
     }
     let harmless = x().sign(6, 201, &[&["a", &repo]], announcement.json());
     says(&mut house, &harmless, SERVED);
-    let author = Source::Client(vec![o().key(), x().key()]);
+    let author = EventSource::Client(vec![o().key(), x().key()]);
     matches(&said(&house.submit_from(&protected, author)), SERVED);
     stands(&house, &[&announcement, &state, &harmless, &protected], &[]);
     says(&mut house, &protected, AGAIN);

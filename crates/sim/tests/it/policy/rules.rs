@@ -11,7 +11,7 @@ fn c1_nothing_waits_for_an_owner() {
         o().issue(100, &o().repo("tool")),
         o().pull_request(100, &[&o().repo("tool")], &oid('a')),
     ] {
-        assert!(matches!(house.submit(&event), Verdict::Refuse(_)));
+        assert!(matches!(house.submit(&event), Decision::Reject(_)));
     }
     stands(&house, &[], &[]);
 }
@@ -19,19 +19,19 @@ fn c1_nothing_waits_for_an_owner() {
 #[test]
 fn c2_duplicates_are_fine_and_prefixes_belong_to_the_refusal() {
     for (known, text) in [
-        (Known::Served, "duplicate: already have this event"),
-        (Known::Held, "purgatory: already waiting for git data"),
-        (Known::Superseded, "duplicate: superseded by a newer event"),
+        (KnownAs::Served, "duplicate: already have this event"),
+        (KnownAs::Held, "purgatory: already waiting for git data"),
+        (KnownAs::Superseded, "duplicate: superseded by a newer event"),
     ] {
-        assert_eq!(Verdict::Known(known).answer(), (true, text.to_owned()));
+        assert_eq!(Decision::Known(known).ok_reply(), (true, text.to_owned()));
     }
     for (refusal, prefix) in [
-        (Refusal::NoAnnouncement, "invalid: "),
-        (Refusal::NotMaintainer, "restricted: "),
-        (Refusal::Unrelated, "restricted: "),
-        (Refusal::Protected, "auth-required: "),
-        (Refusal::TooFast, "rate-limited: "),
-        (Refusal::StoreFailed, "error: "),
+        (Rejection::NoAnnouncement, "invalid: "),
+        (Rejection::NotMaintainer, "restricted: "),
+        (Rejection::Unrelated, "restricted: "),
+        (Rejection::Protected, "auth-required: "),
+        (Rejection::RateLimited, "rate-limited: "),
+        (Rejection::StoreFailed, "error: "),
     ] {
         assert!(refusal.to_string().starts_with(prefix), "{refusal}");
     }
@@ -43,7 +43,7 @@ fn f4_one_batch_sees_itself_and_fails_as_one() {
     let state = main_at(&o(), 101, 'a');
     let mut house = House::default();
     let verdicts = house.submit_batch(&[&announcement, &state], false);
-    assert_eq!(verdicts, [const { Verdict::Refuse(Refusal::StoreFailed) }; 2]);
+    assert_eq!(verdicts, [const { Decision::Reject(Rejection::StoreFailed) }; 2]);
     stands(&house, &[], &[]);
     says(&mut house, &state, NO_ANNOUNCEMENT);
     let verdicts = house.submit_batch(&[&announcement, &state], true);
@@ -123,7 +123,7 @@ fn f7_exceptions_live_as_long_as_their_chain() {
     let mut house = House::default();
     says(&mut house, &o().listed(&service(), "tool", 100, &[&m()]), HELD);
     enter(&mut house);
-    house.advance(limits::PURGATORY_SECS);
+    house.advance(limits::PURGATORY_EXPIRY_SECS);
     stands(&house, &[], &[]);
     // It is deleted.
     let (mut house, _, state) = hosting(rules(), &[&m()]);
@@ -192,14 +192,14 @@ fn f10_a_state_that_git_could_never_hold_waits_unasked() {
     for event in &bad {
         says(&mut house, event, HELD);
     }
-    let candidates = |order: Order| match order.work {
-        Work::Align(align) => align.candidates,
+    let candidates = |order: GitJob| match order.operation {
+        GitOperation::Align(align) => align.candidates,
         work => panic!("{work:?}"),
     };
     let asked: BTreeSet<_> = house.orders().into_iter().flat_map(candidates).map(|state| state.event).collect();
     assert_eq!(asked, BTreeSet::from([state.id]));
     stands(&house, &[&announcement, &state], &bad.each_ref());
-    house.advance(limits::PURGATORY_SECS);
+    house.advance(limits::PURGATORY_EXPIRY_SECS);
     stands(&house, &[&announcement, &state], &[]);
 }
 
@@ -216,7 +216,7 @@ fn f11_downtime_and_clock_steps_kill_nothing() {
     // A day of downtime: five minutes are left.
     house.set_wall(Timestamp(10_000 + 86_400));
     house.restart();
-    house.advance(limits::PURGATORY_GRACE_SECS - 1);
+    house.advance(limits::PURGATORY_STARTUP_GRACE_SECS - 1);
     stands(&house, &[], &[&announcement]);
     house.advance(1);
     stands(&house, &[], &[]);
@@ -224,13 +224,13 @@ fn f11_downtime_and_clock_steps_kill_nothing() {
     says(&mut house, &announcement, HELD);
     house.set_wall(Timestamp(1_000));
     house.restart();
-    house.advance(limits::PURGATORY_SECS);
+    house.advance(limits::PURGATORY_EXPIRY_SECS);
     stands(&house, &[], &[]);
     // A short restart keeps the deadline.
     says(&mut house, &announcement, HELD);
     house.advance(600);
     house.restart();
-    house.advance(limits::PURGATORY_SECS - 601);
+    house.advance(limits::PURGATORY_EXPIRY_SECS - 601);
     stands(&house, &[], &[&announcement]);
     house.advance(1);
     stands(&house, &[], &[]);
@@ -238,7 +238,7 @@ fn f11_downtime_and_clock_steps_kill_nothing() {
 
 #[test]
 fn open_mode_takes_any_valid_event() {
-    let mut house = House::new(Rules { mode: Mode::Open, ..rules() });
+    let mut house = House::new(AdmissionPolicy { mode: AdmissionMode::Open, ..rules() });
     let note = x().note(100, &[], "hello");
     let announcement = o().unlisted("tool", 100, &[]);
     let newer = o().unlisted("tool", 101, &[]);

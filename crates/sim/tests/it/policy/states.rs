@@ -33,10 +33,13 @@ fn g1_25_git_is_asked_on_arrival() {
     let emptied = o().state("tool", 200, &[("HEAD", "ref: refs/heads/main")]);
     says(&mut house, &emptied, HELD);
     let order = house.orders().pop().expect("a look at git");
-    let Work::Align(align) = order.work else { panic!("{order:?}") };
+    let GitOperation::Align(align) = order.operation else { panic!("{order:?}") };
     let candidates: Vec<_> = align.candidates.iter().map(|state| (state.event, state.refs.clone())).collect();
     let served = (state.id, vec![("refs/heads/main".to_owned(), oid('a'))]);
-    assert_eq!((order.site, candidates), (Site::Announced(o().repo_id("tool")), vec![(emptied.id, vec![]), served]));
+    assert_eq!(
+        (order.repo_path, candidates),
+        (RepoPath::Announced(o().repo_id("tool")), vec![(emptied.id, vec![]), served])
+    );
     stands(&house, &[&announcement, &state], &[&emptied]);
     house.work().expect("no end is planned");
     stands(&house, &[&announcement, &emptied], &[]);

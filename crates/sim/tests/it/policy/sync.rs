@@ -1,12 +1,12 @@
 //! What sync follows (GRASP-02), and how what it brings is judged.
 
-use grasp_core::admission::Registrar;
-use grasp_core::admission::io::{Input, Restored};
+use grasp_core::admission::Admission;
+use grasp_core::admission::io::{AdmissionInput, RestoredItem};
 use grasp_core::nostr::PublicKey;
 use grasp_core::repo::RepoId;
-use grasp_core::repo::catalog::Place;
-use grasp_core::state_machine::Machine;
-use grasp_core::sync::io::{Followed, Seq};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::state_machine::StateMachine;
+use grasp_core::sync::io::{RepoNeeds, Seq};
 use grasp_core::time::Now;
 
 use super::common::*;
@@ -24,12 +24,12 @@ fn maintainers(keys: &[&Author]) -> Vec<String> {
 }
 
 /// What is followed: owner, place, relays, authors, seq.
-type Line = (PublicKey, Place, Vec<String>, Vec<PublicKey>, Seq);
+type Line = (PublicKey, EventStatus, Vec<String>, Vec<PublicKey>, Seq);
 
 fn followed(house: &House) -> Vec<Line> {
-    let line = |followed: Followed| {
+    let line = |followed: RepoNeeds| {
         assert_eq!(followed.repo.identifier, tool());
-        (followed.repo.owner, followed.place, followed.relays, followed.authors, followed.seq)
+        (followed.repo.owner, followed.status, followed.relays, followed.authors, followed.seq)
     };
     house.followed(&tool()).into_iter().map(line).collect()
 }
@@ -57,14 +57,14 @@ fn g2_01_the_relays_of_all_maintainers_announcements_are_followed() {
         vec![maintainers(&[&m()]), relays(&["ws://CODE.example/", "wss://o.example", ELSEWHERE])],
     );
     says(&mut house, &own, HELD);
-    let held = (o().key(), Place::Held, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o(), &m()]), Seq::MAX);
+    let held = (o().key(), EventStatus::Held, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o(), &m()]), Seq::MAX);
     assert_eq!(followed(&house), [held], "each once, as it is written, and not our own");
 
     let state = main_at(&o(), 101, 'a');
     says(&mut house, &state, HELD);
     pushed(&mut house, &state, &o());
     let seq = house.memory().seq_of(own.id).expect("served");
-    let served = (o().key(), Place::Served, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o(), &m()]), seq);
+    let served = (o().key(), EventStatus::Served, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o(), &m()]), seq);
     assert_eq!(followed(&house), [served]);
 
     // A maintainer's announcement that is here by the exception adds its relays and its maintainers.
@@ -74,7 +74,7 @@ fn g2_01_the_relays_of_all_maintainers_announcements_are_followed() {
     assert!(newer > seq);
     let both = (
         o().key(),
-        Place::Served,
+        EventStatus::Served,
         texts(&[ELSEWHERE, "wss://o.example", "wss://m.example"]),
         sorted(&[&o(), &m(), &r()]),
         newer,
@@ -85,7 +85,7 @@ fn g2_01_the_relays_of_all_maintainers_announcements_are_followed() {
     let alone = o().listed_with(&service(), "tool", 300, vec![relays(&["wss://o.example"])]);
     says(&mut house, &alone, SERVED);
     let seq = house.memory().seq_of(alone.id).expect("served");
-    let served = (o().key(), Place::Served, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o()]), seq);
+    let served = (o().key(), EventStatus::Served, texts(&[ELSEWHERE, "wss://o.example"]), sorted(&[&o()]), seq);
     assert_eq!(followed(&house), [served]);
     says(&mut house, &o().delete(400, &[&alone]), SERVED);
     assert_eq!(followed(&house), []);
@@ -98,30 +98,30 @@ fn a_maintainers_announcement_that_waits_counts_for_relays_and_has_not_arrived()
     says(&mut house, &theirs, HELD);
     let lines = followed(&house);
     let of = |owner: &Author| lines.iter().find(|line| line.0 == owner.key()).expect("followed");
-    assert_eq!((of(&o()).1, &of(&o()).2), (Place::Served, &texts(&[ELSEWHERE, "wss://m.example"])));
+    assert_eq!((of(&o()).1, &of(&o()).2), (EventStatus::Served, &texts(&[ELSEWHERE, "wss://m.example"])));
     assert_eq!(of(&o()).4, Seq::MAX);
-    assert_eq!((of(&m()).1, of(&m()).4), (Place::Held, Seq::MAX));
+    assert_eq!((of(&m()).1, of(&m()).4), (EventStatus::Held, Seq::MAX));
     // One that leads nowhere is followed for its own sake: its lead may be where it says.
     let mut house = House::default();
     let deferring = r().listed_with(&service(), "tool", 100, vec![vec!["M".to_owned(), x().hex()]]);
     says(&mut house, &deferring, HELD);
-    assert_eq!(followed(&house), [(r().key(), Place::Held, texts(&[ELSEWHERE]), sorted(&[&r()]), Seq::MAX)]);
+    assert_eq!(followed(&house), [(r().key(), EventStatus::Held, texts(&[ELSEWHERE]), sorted(&[&r()]), Seq::MAX)]);
 }
 
 #[test]
 fn what_is_followed_is_bounded_whatever_strangers_announce() {
     let authors: Vec<Author> = (1..=200).map(Author::new).collect();
-    let mut registrar = Registrar::new(rules());
+    let mut admission = Admission::new(rules());
     for (nth, author) in authors.iter().enumerate() {
         let urls: Vec<String> = (0..16).map(|url| format!("wss://{nth}-{url}.example")).collect();
         let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
-        let next: Vec<&Author> = authors.iter().cycle().skip(nth + 1).take(limits::MAX_NAMED).collect();
+        let next: Vec<&Author> = authors.iter().cycle().skip(nth + 1).take(limits::MAX_NAMED_MAINTAINERS).collect();
         let held = author.listed_with(&service(), "tool", 100, vec![relays(&urls), maintainers(&next)]);
-        registrar.handle(Now::default(), Input::Restored(Restored::Held(held, Timestamp(100))));
+        admission.handle(Now::default(), AdmissionInput::Restored(RestoredItem::Held(held, Timestamp(100))));
     }
-    let all = registrar.followed(&tool(), |id| panic!("{id} is not served"));
-    assert_eq!(all.len(), limits::MAX_FOLLOWED_HELD);
-    for Followed { repo, relays, authors: keepers, .. } in &all {
+    let all = admission.repo_needs(&tool(), |id| panic!("{id} is not served"));
+    assert_eq!(all.len(), limits::MAX_FOLLOWED_HELD_REPOS);
+    for RepoNeeds { repo, relays, authors: keepers, .. } in &all {
         assert_eq!(relays.len(), limits::MAX_FOLLOWED_RELAYS);
         assert_eq!(keepers.len(), authors.len());
         let nth = authors.iter().position(|author| author.key() == repo.owner).expect("one of them");
@@ -135,7 +135,7 @@ fn what_is_followed_is_bounded_whatever_strangers_announce() {
 
 #[test]
 fn what_a_relay_brings_is_judged_like_a_clients() {
-    let relay = || Source::Relay("wss://other.example".to_owned());
+    let relay = || EventSource::Relay("wss://other.example".to_owned());
     let announcement = o().listed(&service(), "tool", 100, &[&m()]);
     let state = main_at(&o(), 101, 'a');
     let issue = x().issue(200, &o().repo("tool"));
@@ -180,7 +180,7 @@ fn what_a_relay_brings_is_judged_like_a_clients() {
 fn nip_70_no_relay_may_bring_what_only_its_author_may_publish() {
     let (mut house, ..) = hosting(rules(), &[]);
     let repo: RepoId = o().repo_id("tool");
-    let relay = || Source::Relay("wss://other.example".to_owned());
+    let relay = || EventSource::Relay("wss://other.example".to_owned());
     for event in [
         x().note(200, &[&["-"], &["a", &o().repo("tool")]], ""),
         o().listed_with(&service(), "tool", 200, vec![vec!["-".to_owned()]]),
@@ -189,7 +189,7 @@ fn nip_70_no_relay_may_bring_what_only_its_author_may_publish() {
         let before = house.sets();
         matches(&said(&house.submit_from(&event, relay())), PROTECTED);
         assert_eq!(house.sets(), before);
-        let author = Source::Client(vec![event.pubkey]);
-        assert_ne!(house.submit_from(&event, author), Verdict::Refuse(Refusal::Protected));
+        let author = EventSource::Client(vec![event.pubkey]);
+        assert_ne!(house.submit_from(&event, author), Decision::Reject(Rejection::Protected));
     }
 }

@@ -1,8 +1,8 @@
 //! The sync machine in simulated worlds: laws after every step, convergence in the end, and the proof that the laws bite.
 
-mod crowd;
-mod habits;
 mod mutations;
+mod parallel;
+mod relay_behaviours;
 mod replay;
 mod scenarios;
 mod script;

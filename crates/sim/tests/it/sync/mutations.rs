@@ -1,44 +1,44 @@
 //! The laws bite: every deliberate mistake is caught by some seed.
 
-use grasp_core::sync::fault_injection::Flaw;
+use grasp_core::sync::fault_injection::SyncFault;
 use grasp_sim::sync::run::live;
 
-use super::crowd::{crowd, lives, number};
+use super::parallel::{crowd, lives, number};
 
 /// Seeds after which a mistake counts as not caught.
 const MOST: u64 = 400;
 
 /// Seeds that caught a mistake before, so that nobody has to search. If none of them does any more, the search begins.
-const KNOWN: &[(Flaw, &[u64])] = &[
-    (Flaw::OverlapDropped, &[10]),
-    (Flaw::IdsReused, &[3, 16]),
-    (Flaw::JudgedTwice, &[16, 75]),
-    (Flaw::QuietForgotten, &[2, 5]),
-    (Flaw::CursorPerGroup, &[32]),
-    (Flaw::EoseNotAwaited, &[3, 5]),
-    (Flaw::BudgetIgnored, &[67]),
-    (Flaw::ReserveIgnored, &[95, 67]),
-    (Flaw::WatermarkEarly, &[58]),
-    (Flaw::WindowNeverCloses, &[22, 17]),
-    (Flaw::FailedCountsAsDone, &[38]),
-    (Flaw::HeldSyncedInFull, &[43, 42]),
-    (Flaw::RefusedKeptForever, &[20]),
-    (Flaw::SameSecondSkipped, &[32]),
-    (Flaw::DialSelf, &[58, 33]),
-    (Flaw::DailyForgotten, &[5]),
-    (Flaw::BackoffForgotten, &[58]),
-    (Flaw::PausedDialled, &[148, 3]),
-    (Flaw::DialsUnspaced, &[]),
-    (Flaw::PermitTwice, &[]),
+const KNOWN: &[(SyncFault, &[u64])] = &[
+    (SyncFault::OverlapDropped, &[10]),
+    (SyncFault::IdsReused, &[3, 16]),
+    (SyncFault::SubmittedTwice, &[16, 75]),
+    (SyncFault::CooldownForgotten, &[2, 5]),
+    (SyncFault::CursorPerGroup, &[32]),
+    (SyncFault::EoseNotAwaited, &[3, 5]),
+    (SyncFault::LimitsIgnored, &[67]),
+    (SyncFault::ReserveIgnored, &[95, 67]),
+    (SyncFault::CoverageTooEarly, &[58]),
+    (SyncFault::WindowNeverCloses, &[22, 17]),
+    (SyncFault::FailedCountsAsDone, &[38]),
+    (SyncFault::HeldSyncedInFull, &[43, 42]),
+    (SyncFault::RejectedNeverRetried, &[20]),
+    (SyncFault::SameSecondSkipped, &[32]),
+    (SyncFault::DialSelf, &[58, 33]),
+    (SyncFault::DailyForgotten, &[5]),
+    (SyncFault::BackoffForgotten, &[58]),
+    (SyncFault::PausedDialled, &[148, 3]),
+    (SyncFault::DialsNotSpaced, &[]),
+    (SyncFault::PermitReleasedTwice, &[]),
 ];
 
-fn seeds(flaw: Flaw) -> Vec<u64> {
+fn seeds(flaw: SyncFault) -> Vec<u64> {
     let known = KNOWN.iter().filter(|(of, _)| *of == flaw).flat_map(|(_, seeds)| seeds.iter().copied());
     known.chain(0..MOST).collect()
 }
 
 /// Whether a mistake is looked at: `GRASP_SIM_FLAW` may name a few.
-fn is_chosen(flaw: Flaw) -> bool {
+fn is_chosen(flaw: SyncFault) -> bool {
     let only = std::env::var("GRASP_SIM_FLAW").ok();
     only.is_none_or(|only| only.split(',').any(|name| format!("{flaw:?}") == name))
 }
@@ -76,7 +76,7 @@ fn search() {
         sound
     };
     crowd(
-        &Flaw::ALL.into_iter().filter(|flaw| is_chosen(*flaw)).collect::<Vec<_>>(),
+        &SyncFault::ALL.into_iter().filter(|flaw| is_chosen(*flaw)).collect::<Vec<_>>(),
         |flaw| {
             let mut laws: std::collections::BTreeMap<&str, Vec<(u64, u64)>> = std::collections::BTreeMap::new();
             for life in sound.iter().map(|seed| live(*seed, Some(*flaw), None)) {

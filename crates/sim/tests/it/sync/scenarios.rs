@@ -2,7 +2,7 @@
 //! what it wants, and how the relay is (`=`).
 
 use grasp_core::sync::SyncConfig;
-use grasp_core::sync::io::{Heard, Loss};
+use grasp_core::sync::io::{DisconnectReason, IncomingMessage};
 
 use super::script::{Script, config};
 
@@ -59,7 +59,7 @@ fn fresh_start() {
 #[test]
 fn quick_reconnect() {
     let mut script = caught_up();
-    script.down(Loss::Ended).pass(30 * SECOND).up().pass(100).answer().pass(10 * SECOND).state().reads(
+    script.down(DisconnectReason::Ended).pass(30 * SECOND).up().pass(100).answer().pass(10 * SECOND).state().reads(
         r#"
         00:00:10.400 > down: Ended
         00:00:10.400   lost: Ended
@@ -88,7 +88,7 @@ fn quick_reconnect() {
 #[test]
 fn long_reconnect() {
     let mut script = caught_up();
-    script.down(Loss::Ended).pass(20 * MINUTE).up().pass(100).answer().pass(10 * SECOND).state().reads(
+    script.down(DisconnectReason::Ended).pass(20 * MINUTE).up().pass(100).answer().pass(10 * SECOND).state().reads(
         r#"
         00:00:10.400 > down: Ended
         00:00:10.400   lost: Ended
@@ -116,7 +116,7 @@ fn long_reconnect() {
 
 #[test]
 fn consolidation() {
-    let mut script = Script::new(SyncConfig { negentropy: false, ..config() });
+    let mut script = Script::new(SyncConfig { use_negentropy: false, ..config() });
     script.follow(&[RELAY]).ready().pass(300).up().pass(100).answer().pass(10 * SECOND).quietly();
     for nth in 1..=24 {
         script.issue(nth).pass(6 * SECOND).answer();
@@ -207,7 +207,7 @@ fn rules_that_take_more_ask_everything_again_and_others_nothing() {
 #[test]
 fn rules_that_take_more_make_a_short_absence_a_long_one() {
     let mut script = caught_up();
-    script.down(Loss::Ended).rules(true).pass(30 * SECOND).quietly().up().reads(
+    script.down(DisconnectReason::Ended).rules(true).pass(30 * SECOND).quietly().up().reads(
         r#"
         00:00:40.400 > up
         00:00:40.400   connected: Fresh
@@ -236,7 +236,7 @@ fn what_is_new_waits_for_the_window() {
 #[test]
 fn a_relay_is_healthy_after_five_minutes() {
     let mut script = caught_up();
-    script.state().pass(5 * MINUTE).state().down(Loss::Ended).state().reads(
+    script.state().pass(5 * MINUTE).state().down(DisconnectReason::Ended).state().reads(
         r#"
         00:00:10.400 = wss://r1.example Connected, Disconnected
         00:05:10.400 = wss://r1.example Connected, Healthy
@@ -250,9 +250,9 @@ fn a_relay_is_healthy_after_five_minutes() {
 #[test]
 fn a_relay_that_fails_is_degraded_and_asked_ever_more_rarely() {
     let mut script = among_others();
-    script.state().down(Loss::Ended);
+    script.state().down(DisconnectReason::Ended);
     for wait in [7, 13, 25, 50, 100] {
-        script.pass(wait * SECOND).down(Loss::Unreachable).state();
+        script.pass(wait * SECOND).down(DisconnectReason::Unreachable).state();
     }
     script.pass(200 * SECOND).up().pass(100).answer().state().pass(5 * MINUTE).state().reads(
         r#"
@@ -305,11 +305,11 @@ fn a_relay_that_fails_is_degraded_and_asked_ever_more_rarely() {
 #[test]
 fn a_relay_is_dead_after_a_day_and_asked_once_a_day() {
     let mut script = among_others();
-    script.down(Loss::Ended);
+    script.down(DisconnectReason::Ended);
     for _ in 0..30 {
-        script.pass(75 * MINUTE).down(Loss::Unreachable);
+        script.pass(75 * MINUTE).down(DisconnectReason::Unreachable);
     }
-    script.quietly().state().pass(26 * HOUR).down(Loss::Unreachable).state();
+    script.quietly().state().pass(26 * HOUR).down(DisconnectReason::Unreachable).state();
     script.pass(26 * HOUR).up().pass(100).answer().state().pass(6 * MINUTE).state().reads(
         r#"
         1d 13:36:02.100 = wss://r1.example Disconnected, Dead
@@ -343,7 +343,7 @@ fn a_relay_is_dead_after_a_day_and_asked_once_a_day() {
 #[test]
 fn a_relay_that_wants_less_is_left_alone() {
     let mut script = among_others();
-    let complaint = || Heard::Notice("rate-limited: slow down".to_owned());
+    let complaint = || IncomingMessage::Notice("rate-limited: slow down".to_owned());
     script.heard("NOTICE rate-limited", complaint()).state().issue(1).pass(64 * SECOND).state();
     script.pass(2 * SECOND).answer().state();
     script.heard("NOTICE rate-limited", complaint()).state().pass(6 * MINUTE).state().reads(

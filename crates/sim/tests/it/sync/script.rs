@@ -4,19 +4,20 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use grasp_core::nostr::event::{Coordinate, Event, EventId};
-use grasp_core::nostr::negentropy::{Item, ItemSet, respond};
+use grasp_core::nostr::negentropy::{NegentropyItem, NegentropySet, respond};
 use grasp_core::nostr::{Filter, PublicKey, kinds};
-use grasp_core::repo::catalog::Place;
+use grasp_core::repo::catalog::EventStatus;
 use grasp_core::repo::{Identifier, RepoId};
-use grasp_core::state_machine::Machine;
+use grasp_core::state_machine::StateMachine;
 use grasp_core::sync::io::{
-    Arrived, Followed, Heard, Input, Judgement, LocalIds, Loss, NewRules, Note, Output, Restored, Root, Say, Seq,
-    Session, Standing, SubId, Ticket,
+    DisconnectReason, EventPresence, IncomingMessage, LocalIds, OutgoingMessage, RepoNeeds, RestoredRow, RootEvent,
+    Seq, ServedEvent, SessionId, SubmitResult, SubscriptionId, SyncInput, SyncNote, SyncOutput, SyncPolicyChange,
+    SyncSubmissionId,
 };
-use grasp_core::sync::relay_limits::Terms;
-use grasp_core::sync::relay_record::Peer;
-use grasp_core::sync::{SyncConfig, Syncer};
-use grasp_core::time::{Moment, Now, Timestamp};
+use grasp_core::sync::relay_limits::Nip11Info;
+use grasp_core::sync::relay_record::RelayRecord;
+use grasp_core::sync::{SyncConfig, SyncMachine};
+use grasp_core::time::{MonoTime, Now, Timestamp};
 use grasp_sim::sync::{repo_history, text};
 
 /// The place of the other relay.
@@ -30,26 +31,26 @@ const TERMS: &str = r#"{"supported_nips":[1,11,77],"limitation":{"max_subscripti
 
 /// A machine and what it has wanted.
 pub(crate) struct Script {
-    syncer: Syncer,
+    syncer: SyncMachine,
     millis: u64,
     seq: Seq,
     text: String,
     /// The newest attempt, the questions, and the requests that are open.
-    session: Session,
+    session: SessionId,
     rooted: Vec<RepoId>,
-    open: Vec<(SubId, Vec<Filter>)>,
-    negs: Vec<(SubId, Filter, Vec<u8>)>,
-    numbers: Vec<SubId>,
+    open: Vec<(SubscriptionId, Vec<Filter>)>,
+    negs: Vec<(SubscriptionId, Filter, Vec<u8>)>,
+    numbers: Vec<SubscriptionId>,
     /// Events that are here, and what the relay has for whatever it is asked.
-    here: Vec<Item>,
+    here: Vec<NegentropyItem>,
     there: Vec<Arc<Event>>,
     /// The largest page of the relay.
     cap: usize,
     /// What waits for a verdict, and whether that comes at once.
-    tickets: Vec<Ticket>,
+    tickets: Vec<SyncSubmissionId>,
     judges: bool,
     /// Another relay that answers everything at once, so that failures are not ours.
-    steady: Option<Session>,
+    steady: Option<SessionId>,
 }
 
 /// What a script begins with.
@@ -58,14 +59,14 @@ pub(crate) fn config() -> SyncConfig {
         service: repo_history::service(0),
         instance: "me".to_owned(),
         bootstrap: vec![],
-        window_millis: 5_000,
+        batch_window_millis: 5_000,
         values_per_filter: 100,
-        negentropy: true,
+        use_negentropy: true,
         backoff: Default::default(),
-        refused: Default::default(),
+        rejected: Default::default(),
         epoch: 1,
         seed: 1,
-        flaw: None,
+        fault: None,
     }
 }
 
@@ -81,12 +82,12 @@ fn event(nth: u8, secs_ago: u64) -> Arc<Event> {
 }
 
 /// An event, as it is compared.
-fn item(event: &Event) -> Item {
-    Item { created_at: event.created_at.0, id: event.id.0 }
+fn item(event: &Event) -> NegentropyItem {
+    NegentropyItem { created_at: event.created_at.0, id: event.id.0 }
 }
 
 /// Whether a filter asks for an event: the last sixteen are states, all others refer to the repository and to its issues.
-fn fits(filter: &Filter, item: &Item) -> bool {
+fn fits(filter: &Filter, item: &NegentropyItem) -> bool {
     let named = filter.ids.as_ref().is_some_and(|ids| ids.contains(&EventId(item.id)));
     let about = if item.id[0] >= 0xf0 {
         filter.kinds == Some(vec![kinds::STATE])
@@ -100,11 +101,11 @@ fn fits(filter: &Filter, item: &Item) -> bool {
 impl Script {
     pub(crate) fn new(config: SyncConfig) -> Self {
         Self {
-            syncer: Syncer::new(config),
+            syncer: SyncMachine::new(config),
             millis: 0,
             seq: 0,
             text: String::new(),
-            session: Session(0),
+            session: SessionId(0),
             rooted: Vec::new(),
             open: Vec::new(),
             negs: Vec::new(),
@@ -119,7 +120,7 @@ impl Script {
     }
 
     fn now(&self) -> Now {
-        Now { mono: Moment(self.millis), wall: Timestamp(WALL + self.millis / 1_000) }
+        Now { mono: MonoTime(self.millis), wall: Timestamp(WALL + self.millis / 1_000) }
     }
 
     fn line(&mut self, line: &str) {
@@ -130,7 +131,7 @@ impl Script {
     }
 
     /// Tells the machine something.
-    fn tell(&mut self, what: &str, input: Input) {
+    fn tell(&mut self, what: &str, input: SyncInput) {
         if !what.is_empty() {
             self.line(&format!("> {what}"));
         }
@@ -141,41 +142,41 @@ impl Script {
     fn drain(&mut self) {
         while let Some(output) = self.syncer.poll() {
             match &output {
-                Output::Dial(session, url) if url.place() == STEADY => {
+                SyncOutput::Dial(session, url) if url.without_scheme() == STEADY => {
                     self.steady = Some(*session);
-                    self.syncer.handle(self.now(), Input::Up(*session, Terms::parse(TERMS)));
+                    self.syncer.handle(self.now(), SyncInput::Connected(*session, Nip11Info::parse(TERMS)));
                     continue;
                 }
-                Output::Say(session, say) if Some(*session) == self.steady => {
+                SyncOutput::Send(session, say) if Some(*session) == self.steady => {
                     self.please(*session, say);
                     continue;
                 }
-                Output::Note(note) if format!("{note:?}").contains(STEADY) => continue,
-                Output::Dial(session, _) => self.session = *session,
-                Output::AskIds(ask, filter) => {
+                SyncOutput::Note(note) if format!("{note:?}").contains(STEADY) => continue,
+                SyncOutput::Dial(session, _) => self.session = *session,
+                SyncOutput::QueryLocalIds(ask, filter) => {
                     let items = self.here.iter().filter(|item| fits(filter, item)).copied().collect();
-                    self.syncer.handle(self.now(), Input::Ids(*ask, LocalIds { items, down_to: None }));
+                    self.syncer.handle(self.now(), SyncInput::LocalIds(*ask, LocalIds { items, complete_since: None }));
                     continue;
                 }
-                Output::AskMissing(ask, ids) => {
+                SyncOutput::QueryMissingIds(ask, ids) => {
                     let missing = ids.iter().filter(|id| !self.here.iter().any(|item| item.id == id.0));
                     let missing = missing.copied().collect();
-                    self.syncer.handle(self.now(), Input::Missing(*ask, missing));
+                    self.syncer.handle(self.now(), SyncInput::MissingIds(*ask, missing));
                     continue;
                 }
-                Output::Submit(submission) if self.judges => {
+                SyncOutput::Submit(submission) if self.judges => {
                     self.here.push(item(&submission.event));
-                    self.syncer.handle(self.now(), Input::Judged(submission.ticket, Judgement::Stored));
+                    self.syncer.handle(self.now(), SyncInput::SubmitResult(submission.id, SubmitResult::Stored));
                     continue;
                 }
-                Output::Submit(submission) => self.tickets.push(submission.ticket),
-                Output::AskRoots(repo) => self.rooted.push(repo.clone()),
-                Output::Say(_, Say::Req(sub, filters)) => self.open.push((*sub, filters.clone())),
-                Output::Say(_, Say::NegOpen(sub, filter, message)) => {
+                SyncOutput::Submit(submission) => self.tickets.push(submission.id),
+                SyncOutput::QueryRootEvents(repo) => self.rooted.push(repo.clone()),
+                SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => self.open.push((*sub, filters.clone())),
+                SyncOutput::Send(_, OutgoingMessage::NegOpen(sub, filter, message)) => {
                     self.negs.push((*sub, filter.clone(), message.clone()));
                 }
-                Output::Say(_, Say::Close(sub)) => self.open.retain(|(open, _)| open != sub),
-                Output::Remember(_) => continue,
+                SyncOutput::Send(_, OutgoingMessage::Close(sub)) => self.open.retain(|(open, _)| open != sub),
+                SyncOutput::StoreRow(_) => continue,
                 _ => {}
             }
             if let Some(line) = self.read(&output) {
@@ -185,45 +186,50 @@ impl Script {
     }
 
     /// An output in a few words: requests are numbered as they come, and the other relay is not worth a word.
-    fn read(&mut self, output: &Output) -> Option<String> {
+    fn read(&mut self, output: &SyncOutput) -> Option<String> {
         Some(match output {
-            Output::Dial(_, url) => format!("dial {url}"),
-            Output::HangUp(_) => "hang up".to_owned(),
-            Output::Say(_, Say::Close(sub)) => format!("CLOSE {}", self.number(*sub)),
-            Output::Say(_, Say::NegClose(sub)) => format!("NEG-CLOSE {}", self.number(*sub)),
-            Output::Say(_, Say::Req(sub, filters)) => {
+            SyncOutput::Dial(_, url) => format!("dial {url}"),
+            SyncOutput::Disconnect(_) => "hang up".to_owned(),
+            SyncOutput::Send(_, OutgoingMessage::Close(sub)) => format!("CLOSE {}", self.number(*sub)),
+            SyncOutput::Send(_, OutgoingMessage::NegClose(sub)) => format!("NEG-CLOSE {}", self.number(*sub)),
+            SyncOutput::Send(_, OutgoingMessage::Req(sub, filters)) => {
                 let filters: Vec<String> = filters.iter().map(text::filter).collect();
                 format!("REQ {} {}", self.number(*sub), filters.join(" "))
             }
-            Output::Say(_, Say::NegOpen(sub, filter, _)) => {
+            SyncOutput::Send(_, OutgoingMessage::NegOpen(sub, filter, _)) => {
                 format!("NEG-OPEN {} {}", self.number(*sub), text::filter(filter))
             }
-            Output::Note(Note::Connected(_, how)) => format!("connected: {how:?}"),
-            Output::Note(Note::Lost(_, loss)) => format!("lost: {loss:?}"),
-            Output::Note(Note::Failed { failures, backoff_millis, .. }) => {
+            SyncOutput::Note(SyncNote::Connected(_, how)) => format!("connected: {how:?}"),
+            SyncOutput::Note(SyncNote::ConnectionLost(_, loss)) => format!("lost: {loss:?}"),
+            SyncOutput::Note(SyncNote::ConnectionFailed { failures, backoff_millis, .. }) => {
                 format!("failed {failures} times, again in {} s", backoff_millis / 1_000)
             }
-            Output::Note(Note::RateLimited(_, text, secs)) => format!("rate-limited for {secs} s: {text}"),
-            Output::Note(Note::Dead(..)) => "dead".to_owned(),
-            Output::Note(Note::Parked(_, text)) => format!("parked: {text}"),
-            Output::Note(Note::IsSelf(_)) => "that is ourselves".to_owned(),
-            Output::Note(Note::PassFailed(_, why)) => format!("failed: {why}"),
-            Output::Note(Note::PeerLacks(_, _, count)) => format!("it lacks {count} events"),
-            Output::Note(Note::States { shared, lacking, .. }) => {
+            SyncOutput::Note(SyncNote::RateLimited(_, text, secs)) => format!("rate-limited for {secs} s: {text}"),
+            SyncOutput::Note(SyncNote::Dead(..)) => "dead".to_owned(),
+            SyncOutput::Note(SyncNote::Parked(_, text)) => format!("parked: {text}"),
+            SyncOutput::Note(SyncNote::IsSelf(_)) => "that is ourselves".to_owned(),
+            SyncOutput::Note(SyncNote::BatchFailed(_, why)) => format!("failed: {why}"),
+            SyncOutput::Note(SyncNote::RelayLacksEvents(_, _, count)) => format!("it lacks {count} events"),
+            SyncOutput::Note(SyncNote::StatesCompared { shared, lacking, .. }) => {
                 format!("states: {} shared, {} lacking", shared.len(), lacking.len())
             }
-            Output::Note(Note::Gaps { count, .. }) => format!("{count} gaps"),
-            Output::Submit(submission) => format!("submit #{:02x} via {:?}", submission.event.id.0[0], submission.via),
-            Output::Release(_) => return None,
-            Output::Note(Note::CaughtUp { via, events, whole, .. }) => {
-                format!("caught up by {via:?}: {events} events, {}", if *whole { "whole" } else { "not whole" })
+            SyncOutput::Note(SyncNote::Gaps { count, .. }) => format!("{count} gaps"),
+            SyncOutput::Submit(submission) => {
+                format!("submit #{:02x} via {:?}", submission.event.id.0[0], submission.source)
             }
-            Output::AskIds(..) | Output::AskRoots(_) => return None,
+            SyncOutput::ReleasePermit(_) => return None,
+            SyncOutput::Note(SyncNote::CaughtUp { source, events, is_complete, .. }) => {
+                format!(
+                    "caught up by {source:?}: {events} events, {}",
+                    if *is_complete { "whole" } else { "not whole" }
+                )
+            }
+            SyncOutput::QueryLocalIds(..) | SyncOutput::QueryRootEvents(_) => return None,
             other => text::output(other),
         })
     }
 
-    fn number(&mut self, sub: SubId) -> usize {
+    fn number(&mut self, sub: SubscriptionId) -> usize {
         let known = self.numbers.iter().position(|number| *number == sub);
         known.unwrap_or_else(|| {
             self.numbers.push(sub);
@@ -245,29 +251,29 @@ impl Script {
 
     fn steady_pong(&mut self) {
         if let Some(session) = self.steady {
-            self.syncer.handle(self.now(), Input::Heard(session, Heard::Alive));
+            self.syncer.handle(self.now(), SyncInput::Message(session, IncomingMessage::Alive));
         }
     }
 
     /// The other relay answers.
-    fn please(&mut self, session: Session, say: &Say) {
+    fn please(&mut self, session: SessionId, say: &OutgoingMessage) {
         let heard = match say {
-            Say::Req(sub, _) => Heard::Eose(*sub, None),
-            Say::NegOpen(sub, ..) => Heard::NegErr(*sub, "closed: nothing".to_owned(), None),
+            OutgoingMessage::Req(sub, _) => IncomingMessage::Eose(*sub, None),
+            OutgoingMessage::NegOpen(sub, ..) => IncomingMessage::NegErr(*sub, "closed: nothing".to_owned(), None),
             _ => return,
         };
-        self.syncer.handle(self.now(), Input::Heard(session, heard));
+        self.syncer.handle(self.now(), SyncInput::Message(session, heard));
     }
 
     /// A repository is followed on these relays.
     pub(crate) fn follow(&mut self, relays: &[&str]) -> &mut Self {
         self.seq += 1;
         let relays: Vec<String> = relays.iter().map(|relay| (*relay).to_owned()).collect();
-        let (place, authors, seq) = (Place::Served, vec![repo().owner], self.seq);
-        let followed = Followed { repo: repo(), place, relays, authors, seq };
-        self.tell("interest in thing", Input::Interest(repo().identifier, vec![followed]));
+        let (place, authors, seq) = (EventStatus::Served, vec![repo().owner], self.seq);
+        let followed = RepoNeeds { repo: repo(), status: place, relays, authors, seq };
+        self.tell("interest in thing", SyncInput::RepoNeeds(repo().identifier, vec![followed]));
         for repo in std::mem::take(&mut self.rooted) {
-            self.tell("", Input::Roots(repo, Vec::<Root>::new()));
+            self.tell("", SyncInput::RootEvents(repo, Vec::<RootEvent>::new()));
         }
         self
     }
@@ -276,7 +282,7 @@ impl Script {
     pub(crate) fn issue(&mut self, nth: u8) -> &mut Self {
         self.seq += 1;
         let at = Coordinate { kind: kinds::ANNOUNCEMENT, pubkey: repo().owner, d: "thing".to_owned() };
-        let arrived = Arrived {
+        let arrived = ServedEvent {
             seq: self.seq,
             id: EventId([nth; 32]),
             kind: kinds::ISSUE,
@@ -285,19 +291,19 @@ impl Script {
             ids: vec![],
             coordinates: vec![at],
         };
-        self.tell(&format!("issue {nth} is served"), Input::Served(arrived));
+        self.tell(&format!("issue {nth} is served"), SyncInput::Served(arrived));
         self
     }
 
     pub(crate) fn ready(&mut self) -> &mut Self {
-        self.tell("ready", Input::Ready);
+        self.tell("ready", SyncInput::Ready);
         self
     }
 
     /// The operator has other rules.
-    pub(crate) fn rules(&mut self, wider: bool) -> &mut Self {
-        let what = if wider { "rules that take more" } else { "rules that take less" };
-        self.tell(what, Input::Rules(NewRules { epoch: 2, bootstrap: Vec::new(), wider }));
+    pub(crate) fn rules(&mut self, accepts_more: bool) -> &mut Self {
+        let what = if accepts_more { "rules that take more" } else { "rules that take less" };
+        self.tell(what, SyncInput::PolicyChanged(SyncPolicyChange { epoch: 2, bootstrap: Vec::new(), accepts_more }));
         self
     }
 
@@ -305,19 +311,19 @@ impl Script {
     pub(crate) fn up(&mut self) -> &mut Self {
         (self.open, self.negs) = Default::default();
         self.numbers.clear();
-        self.tell("up", Input::Up(self.session, Terms::parse(TERMS)));
+        self.tell("up", SyncInput::Connected(self.session, Nip11Info::parse(TERMS)));
         self
     }
 
     /// The newest attempt succeeds, and the relay shows our own instance.
     pub(crate) fn up_as_ourselves(&mut self) -> &mut Self {
-        self.tell("up: instance me", Input::Up(self.session, Terms::parse(r#"{"instance":"me"}"#)));
+        self.tell("up: instance me", SyncInput::Connected(self.session, Nip11Info::parse(r#"{"instance":"me"}"#)));
         self
     }
 
     /// What an earlier life has written down.
-    pub(crate) fn restored(&mut self, peer: Peer) -> &mut Self {
-        self.tell(&format!("restored {}", peer.url), Input::Restored(Restored::Peer(Box::new(peer))));
+    pub(crate) fn restored(&mut self, peer: RelayRecord) -> &mut Self {
+        self.tell(&format!("restored {}", peer.url), SyncInput::Restored(RestoredRow::Relay(Box::new(peer))));
         self
     }
 
@@ -328,7 +334,7 @@ impl Script {
 
     /// An event is here.
     pub(crate) fn has(&mut self, nth: u8, secs_ago: u64) -> &mut Self {
-        self.here.push(Item { created_at: WALL - secs_ago, id: [nth; 32] });
+        self.here.push(NegentropyItem { created_at: WALL - secs_ago, id: [nth; 32] });
         self
     }
 
@@ -349,7 +355,7 @@ impl Script {
     pub(crate) fn refuse(&mut self, text: &str) -> &mut Self {
         for (sub, _) in std::mem::take(&mut self.open) {
             let number = self.number(sub);
-            self.heard(&format!("CLOSED {number} {text}"), Heard::Closed(sub, text.to_owned()));
+            self.heard(&format!("CLOSED {number} {text}"), IncomingMessage::Closed(sub, text.to_owned()));
         }
         self
     }
@@ -358,7 +364,7 @@ impl Script {
     pub(crate) fn end_and_send(&mut self) -> &mut Self {
         for (sub, filters) in std::mem::take(&mut self.open) {
             let number = self.number(sub);
-            self.heard(&format!("EOSE {number}"), Heard::Eose(sub, None));
+            self.heard(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
             self.send(sub, &filters);
         }
         self
@@ -373,7 +379,7 @@ impl Script {
     /// Everything that was submitted is served.
     pub(crate) fn judged(&mut self) -> &mut Self {
         for ticket in std::mem::take(&mut self.tickets) {
-            self.tell("served", Input::Judged(ticket, Judgement::Stored));
+            self.tell("served", SyncInput::SubmitResult(ticket, SubmitResult::Stored));
         }
         self
     }
@@ -381,13 +387,13 @@ impl Script {
     /// Everything that was submitted waits for git data.
     pub(crate) fn held(&mut self) -> &mut Self {
         for ticket in std::mem::take(&mut self.tickets) {
-            self.tell("held", Input::Judged(ticket, Judgement::Held));
+            self.tell("held", SyncInput::SubmitResult(ticket, SubmitResult::Held));
         }
         self
     }
 
     /// Sends what a request is about, as far as a page reaches.
-    fn send(&mut self, sub: SubId, filters: &[Filter]) {
+    fn send(&mut self, sub: SubscriptionId, filters: &[Filter]) {
         let wanted =
             |event: &&Arc<Event>| filters.iter().any(|filter| filter.limit != Some(0) && fits(filter, &item(event)));
         let page: Vec<Arc<Event>> = self.there.iter().filter(wanted).take(self.cap).cloned().collect();
@@ -397,19 +403,19 @@ impl Script {
         }
         for event in page {
             let known = self.here.iter().any(|item| item.id == event.id.0);
-            let standing = if known { Standing::Known } else { Standing::New };
-            self.heard("", Heard::Event(sub, event, standing));
+            let standing = if known { EventPresence::Known } else { EventPresence::New };
+            self.heard("", IncomingMessage::Event(sub, event, standing));
         }
     }
 
-    pub(crate) fn down(&mut self, loss: Loss) -> &mut Self {
+    pub(crate) fn down(&mut self, loss: DisconnectReason) -> &mut Self {
         self.steady_pong();
-        self.tell(&format!("down: {loss:?}"), Input::Down(self.session, loss));
+        self.tell(&format!("down: {loss:?}"), SyncInput::Disconnected(self.session, loss));
         self
     }
 
-    pub(crate) fn heard(&mut self, what: &str, heard: Heard) -> &mut Self {
-        self.tell(what, Input::Heard(self.session, heard));
+    pub(crate) fn heard(&mut self, what: &str, heard: IncomingMessage) -> &mut Self {
+        self.tell(what, SyncInput::Message(self.session, heard));
         self
     }
 
@@ -423,17 +429,20 @@ impl Script {
             for (sub, filters) in open {
                 self.send(sub, &filters);
                 let number = self.number(sub);
-                self.heard(&format!("EOSE {number}"), Heard::Eose(sub, None));
+                self.heard(&format!("EOSE {number}"), IncomingMessage::Eose(sub, None));
             }
             for (sub, filter, message) in negs {
                 let number = self.number(sub);
                 if self.there.is_empty() {
-                    self.heard(&format!("NEG-ERR {number}"), Heard::NegErr(sub, "closed: nothing".to_owned(), None));
+                    self.heard(
+                        &format!("NEG-ERR {number}"),
+                        IncomingMessage::NegErr(sub, "closed: nothing".to_owned(), None),
+                    );
                     continue;
                 }
                 let items = self.there.iter().map(|event| item(event)).filter(|item| fits(&filter, item)).collect();
-                let reply = respond(&ItemSet::seal(items), &message, 60_000).expect("a good message");
-                self.heard(&format!("NEG-MSG {number}"), Heard::NegMsg(sub, reply));
+                let reply = respond(&NegentropySet::from_items(items), &message, 60_000).expect("a good message");
+                self.heard(&format!("NEG-MSG {number}"), IncomingMessage::NegMsg(sub, reply));
             }
         }
         self
@@ -455,9 +464,9 @@ impl Script {
 
     /// How the relay is, as of a pong if it is connected.
     pub(crate) fn state(&mut self) -> &mut Self {
-        self.tell("", Input::Heard(self.session, Heard::Alive));
-        let view = self.syncer.view();
-        for link in view.links.iter().filter(|link| link.url.place() != STEADY) {
+        self.tell("", SyncInput::Message(self.session, IncomingMessage::Alive));
+        let view = self.syncer.snapshot();
+        for link in view.relays.iter().filter(|link| link.url.without_scheme() != STEADY) {
             let line = format!("= {} {:?}, {:?}", link.url, link.status, link.health);
             self.line(&line);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use grasp_sim::sync::invariants::Counts;
 use grasp_sim::sync::run::live;
 
-use super::crowd::{command, crowd, lives, number};
+use super::parallel::{command, crowd, lives, number};
 
 /// How many seeds every run lives through: `GRASP_SIM_FROM` and `GRASP_SIM_SEEDS` choose others.
 const SEEDS: u64 = 2_000;

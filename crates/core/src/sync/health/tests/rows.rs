@@ -3,117 +3,117 @@
 use super::*;
 
 /// The same wall time in a process that has just begun.
-fn reborn(health: &Health, now: Now) -> (Health, Now) {
-    let later = Now { mono: Moment(0), wall: now.wall };
-    (Health::new(BackoffConfig::default(), &health.row(now), later), later)
+fn restored(health: &RelayHealth, now: Now) -> (RelayHealth, Now) {
+    let later = Now { mono: MonoTime(0), wall: now.wall };
+    (RelayHealth::new(BackoffConfig::default(), &health.to_record(now), later), later)
 }
 
 #[test]
-fn a_row_carries_everything_over() {
+fn record_restores_the_complete_health() {
     let (mut health, when) = dead();
-    health.limited(at(when));
-    let row = health.row(at(when));
+    health.record_rate_limit(at(when));
+    let row = health.to_record(at(when));
     assert_eq!(row.failures, health.failures());
     assert_eq!(row.failing_since, Some(Timestamp(WALL + 100)));
     assert_eq!(row.last_failure_at, Some(Timestamp(WALL + when)));
-    assert_eq!((row.quiet_until, row.strikes), (Some(Timestamp(WALL + when + 65)), 1));
-    let (next, now) = reborn(&health, at(when));
-    assert_eq!(next.row(now), row);
-    assert_eq!(next.status(now), Status::RateLimited);
+    assert_eq!((row.cooldown_until, row.rate_limit_count), (Some(Timestamp(WALL + when + 65)), 1));
+    let (next, now) = restored(&health, at(when));
+    assert_eq!(next.to_record(now), row);
+    assert_eq!(next.status(now), HealthStatus::RateLimited);
     // A second more than the row says: it has whole ones.
-    assert_eq!((next.status(at(65)), next.status(at(66))), (Status::RateLimited, Status::Dead));
-    assert_eq!(next.next_dial(), moment(row.next_retry_at.expect("a day away").0 - now.wall.0 + 1));
+    assert_eq!((next.status(at(65)), next.status(at(66))), (HealthStatus::RateLimited, HealthStatus::Dead));
+    assert_eq!(next.next_dial_at(), moment(row.next_retry_at.expect("a day away").0 - now.wall.0 + 1));
 }
 
 #[test]
-fn a_row_of_a_stable_relay() {
+fn record_of_a_stable_relay() {
     let mut health = healthy(1_000);
-    health.lost(at(1_000), 0);
-    let row = health.row(at(1_000));
-    let expected = HealthRow {
+    health.record_lost(at(1_000), 0);
+    let row = health.to_record(at(1_000));
+    let expected = HealthRecord {
         last_success_at: Some(Timestamp(WALL + 700)),
         next_retry_at: Some(Timestamp(WALL + 1_002)),
-        ..HealthRow::default()
+        ..HealthRecord::default()
     };
     assert_eq!(row, expected);
-    assert_eq!(health.row(at(1_002)).next_retry_at, None);
+    assert_eq!(health.to_record(at(1_002)).next_retry_at, None);
 }
 
 #[test]
-fn the_time_without_a_process_counts_for_nobody() {
+fn time_without_a_process_is_not_counted_as_failing() {
     let mut health = fresh();
-    health.failed(at(0), Blame::Theirs, 0);
-    health.failed(at(23 * HOUR), Blame::Theirs, 0);
-    let row = health.row(at(23 * HOUR));
-    let boot = Now { mono: Moment(0), wall: Timestamp(WALL + 3 * DAY) };
-    let mut health = Health::new(BackoffConfig::default(), &row, boot);
-    assert_eq!((health.status(boot), health.next_dial()), (Status::Degraded, moment(0)));
+    health.record_failure(at(0), FailureCause::Relay, 0);
+    health.record_failure(at(23 * HOUR), FailureCause::Relay, 0);
+    let row = health.to_record(at(23 * HOUR));
+    let boot = Now { mono: MonoTime(0), wall: Timestamp(WALL + 3 * DAY) };
+    let mut health = RelayHealth::new(BackoffConfig::default(), &row, boot);
+    assert_eq!((health.status(boot), health.next_dial_at()), (HealthStatus::Degraded, moment(0)));
     let later = |secs: u64| Now { mono: moment(secs), wall: boot.wall.plus_secs(secs) };
-    assert!(!health.failed(later(HOUR - 1), Blame::Theirs, 0).died);
-    assert!(health.failed(later(HOUR), Blame::Theirs, 0).died);
+    assert!(!health.record_failure(later(HOUR - 1), FailureCause::Relay, 0).became_dead);
+    assert!(health.record_failure(later(HOUR), FailureCause::Relay, 0).became_dead);
 }
 
 #[test]
-fn strikes_survive_a_restart_but_not_a_calm_time() {
+fn rate_limit_count_survives_a_restart_but_not_a_calm_period() {
     let mut health = fresh();
-    health.limited(at(0));
-    let row = health.row(at(0));
-    for (secs, strikes, quiet) in [(0, 1, Some(66)), (100, 1, Some(0)), (364, 1, Some(0)), (365, 0, None)] {
-        let boot = Now { mono: Moment(0), wall: Timestamp(WALL + secs) };
-        let health = Health::new(BackoffConfig::default(), &row, boot);
-        assert_eq!((health.strikes, health.quiet_until()), (strikes, quiet.map(moment)), "{secs}");
+    health.record_rate_limit(at(0));
+    let row = health.to_record(at(0));
+    for (secs, rate_limit_count, quiet) in [(0, 1, Some(66)), (100, 1, Some(0)), (364, 1, Some(0)), (365, 0, None)] {
+        let boot = Now { mono: MonoTime(0), wall: Timestamp(WALL + secs) };
+        let health = RelayHealth::new(BackoffConfig::default(), &row, boot);
+        assert_eq!((health.rate_limit_count, health.cooldown_until()), (rate_limit_count, quiet.map(moment)), "{secs}");
     }
 }
 
 #[test]
-fn a_row_from_the_future_delays_nothing_for_long() {
+fn record_with_future_times_delays_dialling_only_briefly() {
     let far = Some(Timestamp(WALL + 1_000 * DAY));
-    let row = HealthRow {
+    let row = HealthRecord {
         failures: 3,
         failing_since: far,
         last_failure_at: far,
         last_success_at: far,
         next_retry_at: far,
-        quiet_until: far,
-        strikes: 2,
+        cooldown_until: far,
+        rate_limit_count: 2,
         parked: false,
     };
-    let health = Health::new(BackoffConfig::default(), &row, at(0));
-    assert_eq!(health.quiet_until(), Some(moment(HOUR)));
-    assert!(health.next_dial() <= moment(HOUR * 6 / 5 + 1));
-    assert_eq!(health.status(at(HOUR)), Status::Degraded);
-    assert_eq!(health.row(at(0)).last_success_at, Some(Timestamp(WALL)));
-    let parked = Health::new(BackoffConfig::default(), &HealthRow { parked: true, ..row }, at(0));
-    assert_eq!(parked.next_dial(), moment(25 * HOUR));
-    let lowered = Health::new(BackoffConfig { base_secs: 1, max_secs: 1 }, &row, at(HOUR));
+    let health = RelayHealth::new(BackoffConfig::default(), &row, at(0));
+    assert_eq!(health.cooldown_until(), Some(moment(HOUR)));
+    assert!(health.next_dial_at() <= moment(HOUR * 6 / 5 + 1));
+    assert_eq!(health.status(at(HOUR)), HealthStatus::Degraded);
+    assert_eq!(health.to_record(at(0)).last_success_at, Some(Timestamp(WALL)));
+    let parked = RelayHealth::new(BackoffConfig::default(), &HealthRecord { parked: true, ..row }, at(0));
+    assert_eq!(parked.next_dial_at(), moment(25 * HOUR));
+    let lowered = RelayHealth::new(BackoffConfig { base_secs: 1, max_secs: 1 }, &row, at(HOUR));
     assert!(lowered.next_dial.mono <= moment(HOUR + 73));
 }
 
 #[test]
-fn a_very_old_row_is_forgotten() {
+fn old_record_is_ignored() {
     let old = Timestamp(WALL - 8 * DAY);
-    let row = HealthRow {
+    let row = HealthRecord {
         failures: 9,
         failing_since: Some(Timestamp(0)),
         last_failure_at: Some(old),
         next_retry_at: Some(old),
-        quiet_until: Some(old),
-        strikes: 9,
-        ..HealthRow::default()
+        cooldown_until: Some(old),
+        rate_limit_count: 9,
+        ..HealthRecord::default()
     };
-    let health = Health::new(BackoffConfig::default(), &row, at(0));
-    assert_eq!((health.status(at(0)), health.failures()), (Status::Disconnected, 0));
-    assert_eq!((health.next_dial(), health.strikes), (moment(0), 0));
+    let health = RelayHealth::new(BackoffConfig::default(), &row, at(0));
+    assert_eq!((health.status(at(0)), health.failures()), (HealthStatus::Disconnected, 0));
+    assert_eq!((health.next_dial_at(), health.rate_limit_count), (moment(0), 0));
 }
 
 #[test]
-fn a_broken_row_is_survived() {
-    let row = HealthRow { failures: u32::MAX, strikes: u32::MAX, ..HealthRow::default() };
-    let mut health = Health::new(BackoffConfig::default(), &row, at(0));
-    assert_eq!(health.status(at(0)), Status::Degraded);
-    health.failed(at(1), Blame::Theirs, 0);
+fn inconsistent_record_does_not_panic() {
+    let row = HealthRecord { failures: u32::MAX, rate_limit_count: u32::MAX, ..HealthRecord::default() };
+    let mut health = RelayHealth::new(BackoffConfig::default(), &row, at(0));
+    assert_eq!(health.status(at(0)), HealthStatus::Degraded);
+    health.record_failure(at(1), FailureCause::Relay, 0);
     assert_eq!(health.failures(), u32::MAX);
-    assert_eq!(health.limited(at(1)), moment(66));
+    assert_eq!(health.record_rate_limit(at(1)), moment(66));
 }
 
 #[test]
@@ -126,15 +126,15 @@ fn steps_of_the_wall_clock_do_not_matter() {
         let start = step * HOUR;
         for (health, clock) in [(&mut stepping, &odd as &dyn Fn(u64) -> Now), (&mut steady, &at)] {
             match step % 20 {
-                0 => health.connected(clock(start)),
-                1 => drop(health.lost(clock(start), step)),
-                2 => drop(health.limited(clock(start))),
-                3 => drop(health.failed(clock(start), Blame::Ours, step)),
-                _ => drop(health.failed(clock(start), Blame::Theirs, step)),
+                0 => health.record_connected(clock(start)),
+                1 => drop(health.record_lost(clock(start), step)),
+                2 => drop(health.record_rate_limit(clock(start))),
+                3 => drop(health.record_failure(clock(start), FailureCause::OwnNetwork, step)),
+                _ => drop(health.record_failure(clock(start), FailureCause::Relay, step)),
             }
         }
-        assert_eq!(stepping.next_dial(), steady.next_dial(), "{step}");
-        assert_eq!(stepping.quiet_until(), steady.quiet_until(), "{step}");
+        assert_eq!(stepping.next_dial_at(), steady.next_dial_at(), "{step}");
+        assert_eq!(stepping.cooldown_until(), steady.cooldown_until(), "{step}");
         for secs in [0, 60, 400] {
             assert_eq!(stepping.status(odd(start + secs)), steady.status(at(start + secs)), "{step}");
         }

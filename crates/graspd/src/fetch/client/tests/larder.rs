@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use grasp_core::fetch::io::{End, Form};
+use grasp_core::fetch::io::{FetchOutcome, RequestForm};
 use grasp_git::receive::{Incoming, PackSink, Received};
 
 use super::server::Backend;
@@ -24,28 +24,28 @@ async fn what_is_gone_when_it_is_needed_is_nobodys_fault() {
     let (incoming, pack) = received(&stage, &theirs.pack(&["HEAD"]));
     let larder = &stage.room.larder;
     let oids = [first.clone()];
-    let taken = larder.take((&stage.site, &oids), 0, (incoming, pack)).expect("is taken");
+    let taken = larder.take((&stage.repo_path, &oids), 0, (incoming, pack)).expect("is taken");
     assert_eq!((taken.lacking, taken.oids.as_slice()), (0, &oids[..]));
-    stage.adopt(&stage.site, &taken.pack.expect("a pack"), &[("refs/heads/main", &first)]);
+    stage.adopt(&stage.repo_path, &taken.pack.expect("a pack"), &[("refs/heads/main", &first)]);
 
     let second = theirs.commit("a", &format!("{text}x\n"));
     let input = format!("{second}\n^{first}\n");
     let thin = theirs.feed(&["pack-objects", "--revs", "--stdout", "--thin", "-q"], input.as_bytes());
     let oids = [second.clone()];
-    let look = larder.look(&stage.site, &oids).expect("a look");
+    let look = larder.look(&stage.repo_path, &oids).expect("a look");
     assert_eq!((look.haves.as_slice(), look.missing.as_slice()), (&[first][..], &oids[..]));
-    let taken = larder.take((&stage.site, &oids), look.prunings, received(&stage, &thin)).expect("is taken");
+    let taken = larder.take((&stage.repo_path, &oids), look.prunings, received(&stage, &thin)).expect("is taken");
     assert_eq!(taken.oids, oids);
     drop(taken);
 
     // The repository is emptied while the answer comes.
-    fs::remove_dir_all(larder.layout.pool(&stage.site)).expect("removes");
-    larder.directory.publish(&stage.site, Default::default(), true);
-    let sorry = larder.take((&stage.site, &oids), look.prunings, received(&stage, &thin)).expect_err("gone");
-    assert_eq!(sorry.end, End::Unsound, "as far as anybody knows");
+    fs::remove_dir_all(larder.layout.pool(&stage.repo_path)).expect("removes");
+    larder.directory.publish(&stage.repo_path, Default::default(), true);
+    let sorry = larder.take((&stage.repo_path, &oids), look.prunings, received(&stage, &thin)).expect_err("gone");
+    assert_eq!(sorry.end, FetchOutcome::InvalidData, "as far as anybody knows");
     larder.layout.note_pruning();
-    let sorry = larder.take((&stage.site, &oids), look.prunings, received(&stage, &thin)).expect_err("gone");
-    assert_eq!(sorry.end, End::Ours);
+    let sorry = larder.take((&stage.repo_path, &oids), look.prunings, received(&stage, &thin)).expect_err("gone");
+    assert_eq!(sorry.end, FetchOutcome::LocalError);
     stage.is_clean().await;
 }
 
@@ -58,13 +58,13 @@ async fn what_is_here_without_what_it_needs_is_fetched() {
     let all = theirs.git(&["rev-list", "--objects", "--no-object-names", "HEAD"]);
     let most: String = all.lines().filter(|oid| *oid != lost).map(|oid| format!("{oid}\n")).collect();
     let pack = theirs.feed(&["pack-objects", "--stdout", "-q"], most.as_bytes());
-    let folder = stage.room.larder.layout.pool(&stage.site).join("pack");
+    let folder = stage.room.larder.layout.pool(&stage.repo_path).join("pack");
     fs::create_dir_all(&folder).expect("is made");
     fs::write(folder.join("pack-1.pack"), pack).expect("writes");
     assert!(run(&folder, &["index-pack", "pack-1.pack"], b"").status.success());
 
     let oids: Vec<&str> = tips.iter().map(String::as_str).collect();
-    let look = stage.room.larder.look(&stage.site, &tips).expect("a look");
+    let look = stage.room.larder.look(&stage.repo_path, &tips).expect("a look");
     let sorted = |oids: &[String]| {
         let mut oids = oids.to_vec();
         oids.sort_unstable();
@@ -74,8 +74,8 @@ async fn what_is_here_without_what_it_needs_is_fetched() {
     assert_eq!(sorted(&look.missing), sorted(&tips[11..]));
 
     let url = format!("http://127.0.0.1:{}/theirs.git", Backend::new(theirs.root.path()).serve("127.0.0.1:0").await);
-    let fetched = stage.fetch(&url, Form::Oids, &oids).await;
-    assert_eq!((fetched.catch.end, sorted(&fetched.catch.oids)), (End::Sent, sorted(&tips)));
+    let fetched = stage.fetch(&url, RequestForm::ByOid, &oids).await;
+    assert_eq!((fetched.catch.outcome, sorted(&fetched.catch.oids)), (FetchOutcome::Sent, sorted(&tips)));
     let pack = fetched.pack.expect("a pack");
     assert!(stage.objects(&pack).contains(&lost));
     drop(pack);

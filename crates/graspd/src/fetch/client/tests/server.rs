@@ -49,12 +49,12 @@ impl Asked {
 
 /// What was asked, and on how many connections.
 #[derive(Clone, Default)]
-pub(super) struct Book {
+pub(super) struct FakeResolver {
     asked: Arc<Mutex<Vec<Asked>>>,
     connections: Arc<Mutex<usize>>,
 }
 
-impl Book {
+impl FakeResolver {
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("not poisoned").clone()
     }
@@ -78,12 +78,12 @@ pub(super) struct Backend {
     pub(super) second: bool,
     /// Whether a connection lives on after an answer.
     pub(super) keep_alive: bool,
-    pub(super) book: Book,
+    pub(super) book: FakeResolver,
 }
 
 impl Backend {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), second: true, keep_alive: true, book: Book::default() }
+        Self { root: root.to_owned(), second: true, keep_alive: true, book: FakeResolver::default() }
     }
 
     /// Serves at a loopback address for as long as the test lives.
@@ -159,7 +159,7 @@ pub(super) struct Strange {
     pub(super) slow: Option<std::time::Duration>,
     /// Whether it hangs up in the end, instead of waiting.
     pub(super) hangs_up: bool,
-    pub(super) book: Book,
+    pub(super) book: FakeResolver,
 }
 
 impl Strange {

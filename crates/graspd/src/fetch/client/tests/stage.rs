@@ -6,12 +6,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grasp_core::fetch::io::{Fetch, FetchId, Form, Sought};
-use grasp_core::net::{Purpose, Reach, Target};
+use grasp_core::fetch::io::{FetchId, FetchRequest, RequestForm, WantedKind};
+use grasp_core::net::{AddressPolicy, OutboundUrl, UrlPurpose};
 use grasp_core::nostr::PublicKey;
 use grasp_core::nostr::event::EventId;
-use grasp_core::repo::catalog::Place;
-use grasp_core::repo::{Identifier, RepoId, Site};
+use grasp_core::repo::catalog::EventStatus;
+use grasp_core::repo::{Identifier, RepoId, RepoPath};
 use grasp_git::layout::Layout;
 use grasp_git::process::{Bounds, Git};
 use grasp_git::receive::{Incoming, PackLimits};
@@ -21,13 +21,13 @@ use tempfile::TempDir;
 use crate::clock::Clock;
 use crate::fetch::client::connection::Patience;
 use crate::fetch::client::failure_log::Complaints;
-use crate::fetch::client::local_objects::Larder;
-use crate::fetch::client::{FetchRoom, Fetched};
-use crate::git::fair_semaphore::Turns;
-use crate::git::ref_cache::Directory;
+use crate::fetch::client::local_objects::LocalObjects;
+use crate::fetch::client::{FetchClient, Fetched};
+use crate::http::fair_semaphore::FairSemaphore;
 use crate::monitor::disk_budget::Budget;
-use crate::net::dialer::Dialler;
-use crate::net::testing::{Book, dialler};
+use crate::net::dialer::Dialer;
+use crate::net::testing::{FakeResolver, test_dialer};
+use crate::repos::ref_cache::RefCache;
 
 /// Small, so that what is too large is small too.
 pub(super) const LIMITS: PackLimits = PackLimits { max_bytes: 4 << 20, max_objects: 10_000, check_secs: 60 };
@@ -47,68 +47,68 @@ const PATIENCE: Patience = Patience {
 /// Our side.
 pub(super) struct Stage {
     folder: TempDir,
-    pub(super) room: FetchRoom,
-    pub(super) site: Site,
+    pub(super) room: FetchClient,
+    pub(super) repo_path: RepoPath,
 }
 
-pub(super) fn site(nth: u8) -> Site {
+pub(super) fn repo_path(nth: u8) -> RepoPath {
     let identifier = Identifier::new("tool").expect("a name");
-    Site::Announced(RepoId { owner: PublicKey([nth; 32]), identifier })
+    RepoPath::Announced(RepoId { owner: PublicKey([nth; 32]), identifier })
 }
 
 impl Stage {
     pub(super) fn new() -> Self {
-        Self::calling(dialler(Reach::Anything, &Book::default()))
+        Self::calling(test_dialer(AddressPolicy::Any, &FakeResolver::default()))
     }
 
-    pub(super) fn calling(dialler: Arc<Dialler>) -> Self {
+    pub(super) fn calling(dialer: Arc<Dialer>) -> Self {
         let folder = TempDir::new().expect("a folder");
         let layout = Arc::new(Layout::open(&folder.path().join("git")).expect("opens"));
-        let directory = Arc::new(Directory::new(layout.clone(), true));
+        let directory = Arc::new(RefCache::new(layout.clone(), true));
         let bounds = Bounds { alloc_bytes: LARGEST_OBJECT, address_bytes: 4 << 30 };
         let git = Git::new(Path::new("git"), bounds);
         let budget = Budget::new(0);
-        let larder = Larder { git, layout, directory, limits: LIMITS, reserve_bytes: 0, budget };
-        let room = FetchRoom {
+        let larder = LocalObjects { git, layout, directory, limits: LIMITS, reserve_bytes: 0, budget };
+        let room = FetchClient {
             larder,
             limits: Box::new(|| LIMITS),
-            checking: Turns::new(2, 16, 16),
-            dialler,
+            checking: FairSemaphore::new(2, 16, 16),
+            dialer,
             clock: Clock::start(),
             patience: PATIENCE,
             complaints: Complaints::default(),
         };
-        let stage = Self { folder, room, site: site(1) };
-        stage.host(&stage.site, &[]);
+        let stage = Self { folder, room, repo_path: repo_path(1) };
+        stage.host(&stage.repo_path, &[]);
         stage
     }
 
     /// Opens a repository that may read others.
-    pub(super) fn host(&self, site: &Site, lenders: &[Site]) {
-        self.room.larder.directory.host(site.repo(), Some((Place::Served, lenders.to_vec())));
+    pub(super) fn host(&self, repo_path: &RepoPath, alternates: &[RepoPath]) {
+        self.room.larder.directory.host(repo_path.repo(), Some((EventStatus::Served, alternates.to_vec())));
     }
 
-    pub(super) fn wish(&self, url: &str, form: Form, oids: &[&str]) -> Fetch {
-        Fetch {
+    pub(super) fn wish(&self, url: &str, form: RequestForm, oids: &[&str]) -> FetchRequest {
+        FetchRequest {
             id: FetchId(1),
-            site: self.site.clone(),
-            target: Target::parse(url, Purpose::Git, Reach::Anything).expect("a target"),
+            repo_path: self.repo_path.clone(),
+            target: OutboundUrl::parse(url, UrlPurpose::Git, AddressPolicy::Any).expect("a target"),
             form,
             oids: oids.iter().map(|oid| (*oid).to_owned()).collect(),
-            events: vec![(EventId([7; 32]), Sought::Pull), (EventId([8; 32]), Sought::State)],
+            events: vec![(EventId([7; 32]), WantedKind::PullRequest), (EventId([8; 32]), WantedKind::State)],
         }
     }
 
-    pub(super) async fn fetch(&self, url: &str, form: Form, oids: &[&str]) -> Fetched {
+    pub(super) async fn fetch(&self, url: &str, form: RequestForm, oids: &[&str]) -> Fetched {
         let fetch = self.wish(url, form, oids);
         let fetched = tokio::time::timeout(Duration::from_secs(120), self.room.fetch(&fetch, || ()));
         fetched.await.expect("an end")
     }
 
     /// What the registrar and the git room do with what came: it becomes part of the pool, and refs point to it.
-    pub(super) fn adopt(&self, site: &Site, pack: &Incoming, refs: &[(&str, &str)]) {
-        let folder = self.room.larder.layout.site(site);
-        let pool = self.room.larder.layout.pool(site).join("pack");
+    pub(super) fn adopt(&self, repo_path: &RepoPath, pack: &Incoming, refs: &[(&str, &str)]) {
+        let folder = self.room.larder.layout.repo_dir(repo_path);
+        let pool = self.room.larder.layout.pool(repo_path).join("pack");
         fs::create_dir_all(&pool).expect("is made");
         for entry in fs::read_dir(pack.folder().join("pack")).expect("reads") {
             let entry = entry.expect("an entry");
@@ -119,7 +119,7 @@ impl Stage {
         for (name, oid) in refs {
             made.set(name, RefTarget { oid: (*oid).to_owned(), peeled: None });
         }
-        self.room.larder.directory.publish(site, made, true);
+        self.room.larder.directory.publish(repo_path, made, true);
     }
 
     /// The objects in a pack.

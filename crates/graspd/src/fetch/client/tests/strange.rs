@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use grasp_core::fetch::io::{End, Form};
+use grasp_core::fetch::io::{FetchOutcome, RequestForm};
 use grasp_core::limits;
 use grasp_git::pktline;
 use grasp_git::pktline::Band;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::server::{Backend, Strange};
 use super::stage::{LIMITS, Stage, Theirs};
-use crate::net::testing::{Book, acceptor, dialler};
+use crate::net::testing::{FakeResolver, acceptor, test_dialer};
 
 const RESULT: &str = "application/x-git-upload-pack-result";
 const NOBODY: &str = "0123456789012345678901234567890123456789";
@@ -31,41 +31,46 @@ fn packfile(pack: &[u8]) -> Vec<u8> {
 }
 
 /// How a fetch from a server ends, by ids or by refs. Nothing is left.
-async fn end(strange: &Strange, form: Form, oid: &str) -> End {
+async fn end(strange: &Strange, form: RequestForm, oid: &str) -> FetchOutcome {
     let stage = Stage::new();
     ended(&stage, strange, form, oid).await
 }
 
-async fn ended(stage: &Stage, strange: &Strange, form: Form, oid: &str) -> End {
+async fn ended(stage: &Stage, strange: &Strange, form: RequestForm, oid: &str) -> FetchOutcome {
     let fetched = stage.fetch(&strange.serve().await, form, &[oid]).await;
     assert!(fetched.pack.is_none() && fetched.catch.oids.is_empty());
     stage.is_clean().await;
-    fetched.catch.end
+    fetched.catch.outcome
 }
 
 #[tokio::test]
 async fn statuses_have_meanings() {
     for (status, headers, by_oids, by_refs) in [
-        ("404 Not Found", "", End::Absent, End::Absent),
-        ("401 Unauthorized", "WWW-Authenticate: Basic\r\n", End::Absent, End::Absent),
-        ("403 Forbidden", "", End::Absent, End::Absent),
-        ("410 Gone", "", End::Absent, End::Absent),
-        ("400 Bad Request", "", End::NotByOid, End::Absent),
-        ("415 Unsupported", "", End::NotByOid, End::Absent),
-        ("408 Request Timeout", "", End::Failed, End::Failed),
-        ("429 Too Many Requests", "Retry-After: 17\r\n", End::Busy(Some(17)), End::Busy(Some(17))),
-        ("429 Too Many Requests", "", End::Busy(None), End::Busy(None)),
-        ("503 Unavailable", "Retry-After: soon\r\n", End::Busy(None), End::Busy(None)),
-        ("503 Unavailable", "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n", End::Busy(Some(0)), End::Busy(Some(0))),
-        ("500 Sorry", "", End::Failed, End::Failed),
-        ("502 Sorry", "Retry-After: 17\r\n", End::Failed, End::Failed),
-        ("200 OK", "Content-Encoding: gzip\r\n", End::Unsound, End::Unsound),
-        ("200 OK", "", End::NotByOid, End::Failed),
-        ("204 No Content", "", End::Failed, End::Failed),
+        ("404 Not Found", "", FetchOutcome::Absent, FetchOutcome::Absent),
+        ("401 Unauthorized", "WWW-Authenticate: Basic\r\n", FetchOutcome::Absent, FetchOutcome::Absent),
+        ("403 Forbidden", "", FetchOutcome::Absent, FetchOutcome::Absent),
+        ("410 Gone", "", FetchOutcome::Absent, FetchOutcome::Absent),
+        ("400 Bad Request", "", FetchOutcome::NotByOid, FetchOutcome::Absent),
+        ("415 Unsupported", "", FetchOutcome::NotByOid, FetchOutcome::Absent),
+        ("408 Request Timeout", "", FetchOutcome::Failed, FetchOutcome::Failed),
+        ("429 Too Many Requests", "Retry-After: 17\r\n", FetchOutcome::Busy(Some(17)), FetchOutcome::Busy(Some(17))),
+        ("429 Too Many Requests", "", FetchOutcome::Busy(None), FetchOutcome::Busy(None)),
+        ("503 Unavailable", "Retry-After: soon\r\n", FetchOutcome::Busy(None), FetchOutcome::Busy(None)),
+        (
+            "503 Unavailable",
+            "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+            FetchOutcome::Busy(Some(0)),
+            FetchOutcome::Busy(Some(0)),
+        ),
+        ("500 FetchError", "", FetchOutcome::Failed, FetchOutcome::Failed),
+        ("502 FetchError", "Retry-After: 17\r\n", FetchOutcome::Failed, FetchOutcome::Failed),
+        ("200 OK", "Content-Encoding: gzip\r\n", FetchOutcome::InvalidData, FetchOutcome::InvalidData),
+        ("200 OK", "", FetchOutcome::NotByOid, FetchOutcome::Failed),
+        ("204 No Content", "", FetchOutcome::Failed, FetchOutcome::Failed),
     ] {
         let strange = Strange::status(status, headers);
-        assert_eq!(end(&strange, Form::Oids, NOBODY).await, by_oids, "{status} {headers}");
-        assert_eq!(end(&strange, Form::Refs, NOBODY).await, by_refs, "{status} {headers}");
+        assert_eq!(end(&strange, RequestForm::ByOid, NOBODY).await, by_oids, "{status} {headers}");
+        assert_eq!(end(&strange, RequestForm::ByRef, NOBODY).await, by_refs, "{status} {headers}");
         assert_eq!(strange.book.asked().len(), 2);
     }
 }
@@ -76,8 +81,8 @@ async fn nobody_sends_us_on() {
     let port = elsewhere.local_addr().expect("an address").port();
     for status in ["301 Moved", "302 Found", "303 See", "307 Temporary", "308 Permanent"] {
         let strange = Strange::status(status, &format!("Location: http://127.0.0.1:{port}/x.git\r\n"));
-        for form in [Form::Oids, Form::Refs] {
-            assert_eq!(end(&strange, form, NOBODY).await, End::Absent, "{status}");
+        for form in [RequestForm::ByOid, RequestForm::ByRef] {
+            assert_eq!(end(&strange, form, NOBODY).await, FetchOutcome::Absent, "{status}");
         }
     }
     assert!(elsewhere.accept().now_or_never().is_none());
@@ -86,20 +91,23 @@ async fn nobody_sends_us_on() {
 #[tokio::test]
 async fn what_is_not_git_is_absent_and_what_is_no_v2_is_asked_for_refs() {
     let page = Strange::says("text/html", b"<!DOCTYPE html><p>hello");
-    assert_eq!(end(&page, Form::Oids, NOBODY).await, End::Absent);
-    assert_eq!(end(&page, Form::Refs, NOBODY).await, End::Absent);
+    assert_eq!(end(&page, RequestForm::ByOid, NOBODY).await, FetchOutcome::Absent);
+    assert_eq!(end(&page, RequestForm::ByRef, NOBODY).await, FetchOutcome::Absent);
     let garbage = Strange::says(RESULT, b"garbage garbage");
-    assert_eq!(end(&garbage, Form::Oids, NOBODY).await, End::NotByOid);
+    assert_eq!(end(&garbage, RequestForm::ByOid, NOBODY).await, FetchOutcome::NotByOid);
     let err = |text: &str| {
         let mut out = Vec::new();
         pktline::push_line(&mut out, text);
         Strange::says(RESULT, &out)
     };
-    assert_eq!(end(&err(&format!("ERR upload-pack: not our ref {NOBODY}")), Form::Oids, NOBODY).await, End::NotByOid);
-    assert_eq!(end(&err("ERR something else"), Form::Oids, NOBODY).await, End::NotByOid);
-    assert_eq!(end(&err("ERR this took too long"), Form::Oids, NOBODY).await, End::Failed);
-    assert_eq!(end(&err("ERR no"), Form::Refs, NOBODY).await, End::Absent);
-    assert_eq!(end(&err("NAK"), Form::Oids, NOBODY).await, End::NotByOid);
+    assert_eq!(
+        end(&err(&format!("ERR upload-pack: not our ref {NOBODY}")), RequestForm::ByOid, NOBODY).await,
+        FetchOutcome::NotByOid
+    );
+    assert_eq!(end(&err("ERR something else"), RequestForm::ByOid, NOBODY).await, FetchOutcome::NotByOid);
+    assert_eq!(end(&err("ERR this took too long"), RequestForm::ByOid, NOBODY).await, FetchOutcome::Failed);
+    assert_eq!(end(&err("ERR no"), RequestForm::ByRef, NOBODY).await, FetchOutcome::Absent);
+    assert_eq!(end(&err("NAK"), RequestForm::ByOid, NOBODY).await, FetchOutcome::NotByOid);
 }
 
 #[tokio::test]
@@ -133,16 +141,16 @@ async fn packs_that_are_broken_wrong_or_too_large_are_unsound() {
         ("too large", &[&b"PACK\0\0\0\x02\0\0\0\x01"[..], &vec![7; LIMITS.max_bytes as usize]].concat()),
     ] {
         let strange = Strange::says(RESULT, &packfile(pack));
-        assert_eq!(end(&strange, Form::Oids, &tip).await, End::Unsound, "{what}");
+        assert_eq!(end(&strange, RequestForm::ByOid, &tip).await, FetchOutcome::InvalidData, "{what}");
     }
     // Sound, and something else.
     let other = Theirs::new();
     other.commit("b", "b");
     let strange = Strange::says(RESULT, &packfile(&other.pack(&["HEAD"])));
-    assert_eq!(end(&strange, Form::Oids, &tip).await, End::Unsound);
+    assert_eq!(end(&strange, RequestForm::ByOid, &tip).await, FetchOutcome::InvalidData);
     without.truncate(0);
     let nothing = Strange::says(RESULT, &packfile(&without));
-    assert_eq!(end(&nothing, Form::Oids, &tip).await, End::Unsound);
+    assert_eq!(end(&nothing, RequestForm::ByOid, &tip).await, FetchOutcome::InvalidData);
 }
 
 #[tokio::test]
@@ -167,24 +175,27 @@ async fn answers_have_an_end() {
         endless(&[&begin], &band(Band::Progress, &[b'.'; 60_000])),
         endless(&[b"0014acknowledgments\n"], b"0008NAK\n"),
     ] {
-        assert_eq!(end(&strange, Form::Oids, NOBODY).await, End::Unsound);
+        assert_eq!(end(&strange, RequestForm::ByOid, NOBODY).await, FetchOutcome::InvalidData);
     }
     // Ten gigabytes are claimed, and not one of them is read.
     let claim = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 10_u64 << 30);
     let strange = Strange { answer: claim.into_bytes(), then: vec![b'0'; 4_096], ..Strange::default() };
-    assert_eq!(end(&strange, Form::Oids, NOBODY).await, End::Unsound);
-    assert_eq!(end(&strange, Form::Refs, NOBODY).await, End::Unsound);
+    assert_eq!(end(&strange, RequestForm::ByOid, NOBODY).await, FetchOutcome::InvalidData);
+    assert_eq!(end(&strange, RequestForm::ByRef, NOBODY).await, FetchOutcome::InvalidData);
     let (mut first, mut refs) = (Vec::new(), Vec::new());
     pktline::push_line(&mut first, &format!("{NOBODY} refs/heads/main\0x"));
     (0..1_000).for_each(|_| pktline::push_line(&mut refs, &format!("{NOBODY} refs/heads/main")));
     let strange = Strange { answer: [&head[..], &chunk(&first)].concat(), then: chunk(&refs), ..Strange::default() };
-    assert_eq!(end(&strange, Form::Refs, "1123456789012345678901234567890123456789").await, End::Unsound);
+    assert_eq!(
+        end(&strange, RequestForm::ByRef, "1123456789012345678901234567890123456789").await,
+        FetchOutcome::InvalidData
+    );
     let headers = Strange {
         answer: b"HTTP/1.1 200 OK\r\n".to_vec(),
         then: b"X-Y: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n".to_vec(),
         ..Strange::default()
     };
-    assert_eq!(end(&headers, Form::Oids, NOBODY).await, End::Failed);
+    assert_eq!(end(&headers, RequestForm::ByOid, NOBODY).await, FetchOutcome::Failed);
 }
 
 /// A stage whose patience is short in one respect.
@@ -205,12 +216,12 @@ async fn whoever_is_silent_or_slow_has_lost() {
 
     let hangs = Strange::default();
     let stage = impatient(|patience| patience.first = SHORT);
-    assert_eq!(ended(&stage, &hangs, Form::Oids, &tip).await, End::Failed, "nothing");
+    assert_eq!(ended(&stage, &hangs, RequestForm::ByOid, &tip).await, FetchOutcome::Failed, "nothing");
     let head = Strange { answer: claim.clone().into_bytes(), ..Strange::default() };
-    assert_eq!(ended(&stage, &head, Form::Oids, &tip).await, End::Failed, "a head and no body");
+    assert_eq!(ended(&stage, &head, RequestForm::ByOid, &tip).await, FetchOutcome::Failed, "a head and no body");
     let half = Strange { answer: [claim.as_bytes(), &answer[..60]].concat(), ..Strange::default() };
     let stage = impatient(|patience| patience.silence = SHORT);
-    assert_eq!(ended(&stage, &half, Form::Oids, &tip).await, End::Failed, "half of it");
+    assert_eq!(ended(&stage, &half, RequestForm::ByOid, &tip).await, FetchOutcome::Failed, "half of it");
 
     // Signs of life are no pack, and some bytes are no speed.
     let alive = Strange {
@@ -220,7 +231,7 @@ async fn whoever_is_silent_or_slow_has_lost() {
         ..Strange::default()
     };
     let stage = impatient(|patience| patience.prepare = SHORT);
-    assert_eq!(ended(&stage, &alive, Form::Oids, &tip).await, End::Failed);
+    assert_eq!(ended(&stage, &alive, RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
     let mut pack = answer[..13].to_vec();
     pktline::push_band(&mut pack, Band::Data, b"PACK\0\0\0\x02\0\0\0\x01");
     let trickles = Strange {
@@ -230,9 +241,9 @@ async fn whoever_is_silent_or_slow_has_lost() {
         ..Strange::default()
     };
     let stage = impatient(|patience| patience.pace = SHORT);
-    assert_eq!(ended(&stage, &trickles, Form::Oids, &tip).await, End::Failed);
+    assert_eq!(ended(&stage, &trickles, RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
     let stage = impatient(|patience| patience.whole = SHORT);
-    assert_eq!(ended(&stage, &trickles, Form::Oids, &tip).await, End::Failed);
+    assert_eq!(ended(&stage, &trickles, RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
@@ -243,22 +254,28 @@ async fn whoever_hangs_up_has_failed() {
     let answer = packfile(&theirs.pack(&["HEAD"]));
     let whole = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", answer.len());
     let hangs_up = |parts: &[&[u8]]| Strange { answer: parts.concat(), hangs_up: true, ..Strange::default() };
-    assert_eq!(end(&hangs_up(&[]), Form::Oids, &tip).await, End::Failed);
-    assert_eq!(end(&hangs_up(&[whole.as_bytes(), &answer[..100]]), Form::Oids, &tip).await, End::Failed);
-    assert_eq!(end(&hangs_up(&[b"nonsense\r\n\r\n"]), Form::Oids, &tip).await, End::Failed);
+    assert_eq!(end(&hangs_up(&[]), RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
+    assert_eq!(
+        end(&hangs_up(&[whole.as_bytes(), &answer[..100]]), RequestForm::ByOid, &tip).await,
+        FetchOutcome::Failed
+    );
+    assert_eq!(end(&hangs_up(&[b"nonsense\r\n\r\n"]), RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
     // A body that has no length ends where it ends, and git knows better.
     let open = b"HTTP/1.1 200 OK\r\n\r\n";
-    assert_eq!(end(&hangs_up(&[open, &answer[..100]]), Form::Oids, &tip).await, End::Failed);
+    assert_eq!(end(&hangs_up(&[open, &answer[..100]]), RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
     let mut fatal = Vec::new();
     pktline::push_line(&mut fatal, "packfile");
     pktline::push_band(&mut fatal, Band::Fatal, b"out of memory");
-    assert_eq!(end(&Strange::says(RESULT, &fatal), Form::Oids, &tip).await, End::Failed);
+    assert_eq!(end(&Strange::says(RESULT, &fatal), RequestForm::ByOid, &tip).await, FetchOutcome::Failed);
 
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}/x.git", nobody.local_addr().expect("an address"));
     drop(nobody);
-    assert_eq!(Stage::new().fetch(&url, Form::Oids, &[&tip]).await.catch.end, End::Failed);
-    assert_eq!(Stage::new().fetch("http://nowhere.tld/x.git", Form::Oids, &[&tip]).await.catch.end, End::Failed);
+    assert_eq!(Stage::new().fetch(&url, RequestForm::ByOid, &[&tip]).await.catch.outcome, FetchOutcome::Failed);
+    assert_eq!(
+        Stage::new().fetch("http://nowhere.tld/x.git", RequestForm::ByOid, &[&tip]).await.catch.outcome,
+        FetchOutcome::Failed
+    );
 }
 
 #[tokio::test]
@@ -272,9 +289,9 @@ async fn a_server_that_cannot_be_believed_is_not_asked() {
             hears.fetch_or(acceptor().accept(stream).await.is_ok(), Ordering::SeqCst);
         }
     });
-    let stage = Stage::calling(dialler(grasp_core::net::Reach::Anything, &Book::new(&[&["127.0.0.1"]])));
-    let fetched = stage.fetch(&format!("https://relay.test:{port}/x.git"), Form::Oids, &[NOBODY]).await;
-    assert_eq!((fetched.catch.end, heard.load(Ordering::SeqCst)), (End::Failed, false));
+    let stage = Stage::calling(test_dialer(grasp_core::net::AddressPolicy::Any, &FakeResolver::new(&[&["127.0.0.1"]])));
+    let fetched = stage.fetch(&format!("https://relay.test:{port}/x.git"), RequestForm::ByOid, &[NOBODY]).await;
+    assert_eq!((fetched.catch.outcome, heard.load(Ordering::SeqCst)), (FetchOutcome::Failed, false));
 }
 
 #[tokio::test]
@@ -288,23 +305,27 @@ async fn our_own_troubles_are_nobody_elses() {
 
     let mut stage = Stage::new();
     stage.room.larder.reserve_bytes = u64::MAX;
-    assert_eq!(stage.fetch(&url, Form::Oids, &[&tip]).await.catch.end, End::Ours, "no room");
+    assert_eq!(stage.fetch(&url, RequestForm::ByOid, &[&tip]).await.catch.outcome, FetchOutcome::LocalError, "no room");
     stage.is_clean().await;
     stage.room.larder.reserve_bytes = 0;
     stage.room.larder.git =
         Git::new(Path::new("/nonexistent/git"), Bounds { alloc_bytes: 1 << 20, address_bytes: 1 << 30 });
-    assert_eq!(stage.fetch(&url, Form::Oids, &[&tip]).await.catch.end, End::Ours, "no git");
+    assert_eq!(stage.fetch(&url, RequestForm::ByOid, &[&tip]).await.catch.outcome, FetchOutcome::LocalError, "no git");
     stage.is_clean().await;
-    let mut wish = stage.wish(&url, Form::Oids, &[&tip]);
-    wish.site = super::stage::site(9);
-    assert_eq!(stage.room.fetch(&wish, || ()).await.catch.end, End::Ours, "nobody hosts it");
+    let mut wish = stage.wish(&url, RequestForm::ByOid, &[&tip]);
+    wish.repo_path = super::stage::repo_path(9);
+    assert_eq!(stage.room.fetch(&wish, || ()).await.catch.outcome, FetchOutcome::LocalError, "nobody hosts it");
     assert_eq!(backend.book.asked().len(), 2);
 
     let stage = Stage::new();
-    let fetched = stage.fetch(&url, Form::Oids, &[&"a".repeat(64)]).await;
-    assert_eq!((fetched.catch.end, backend.book.asked().len()), (End::Unsound, 2), "it can be nowhere");
-    let fetched = stage.fetch(&url, Form::Oids, &[&tip]).await;
-    assert_eq!(fetched.catch.end, End::Sent, "all of it comes in the end, through a file");
+    let fetched = stage.fetch(&url, RequestForm::ByOid, &[&"a".repeat(64)]).await;
+    assert_eq!(
+        (fetched.catch.outcome, backend.book.asked().len()),
+        (FetchOutcome::InvalidData, 2),
+        "it can be nowhere"
+    );
+    let fetched = stage.fetch(&url, RequestForm::ByOid, &[&tip]).await;
+    assert_eq!(fetched.catch.outcome, FetchOutcome::Sent, "all of it comes in the end, through a file");
 }
 
 #[tokio::test]
@@ -321,7 +342,7 @@ async fn a_fetch_that_is_called_off_leaves_nothing() {
     let stage_of_task = stage.clone();
     let (call, called) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
-        let wish = stage_of_task.wish(&url, Form::Oids, &[NOBODY]);
+        let wish = stage_of_task.wish(&url, RequestForm::ByOid, &[NOBODY]);
         stage_of_task.room.fetch(&wish, || call.send(()).expect("somebody listens")).await.catch
     });
     called.await.expect("it begins to answer");
@@ -332,6 +353,6 @@ async fn a_fetch_that_is_called_off_leaves_nothing() {
 
 #[test]
 fn the_numbers_fit_together() {
-    const { assert!(limits::GIT_CALL_SILENCE_SECS < limits::GIT_CALL_PACE_SECS) }
-    const { assert!(limits::GIT_CALL_PREPARE_SECS < limits::GIT_CALL_SECS) }
+    const { assert!(limits::GIT_SILENCE_TIMEOUT_SECS < limits::MIN_PACK_RATE_SECS) }
+    const { assert!(limits::GIT_PACK_START_TIMEOUT_SECS < limits::GIT_REQUEST_TIMEOUT_SECS) }
 }

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::net::Reach;
-use grasp_core::sync::io::{Heard, Standing};
+use grasp_core::net::AddressPolicy;
+use grasp_core::sync::io::{EventPresence, IncomingMessage};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{Patience, Permit};
 use super::stage::{Document, PATIENCE, Relay, Room, World, event, send};
-use crate::net::testing::{Book, dialler};
+use crate::net::testing::{FakeResolver, test_dialer};
 
 /// Short enough that a relay which is not listened to would be given up within a test.
 const PING: Duration = Duration::from_millis(300);
 
 fn hasty() -> World {
     let patience = Patience { ping: PING, ..Patience::new(PATIENCE) };
-    World::with(patience, dialler(Reach::Anything, &Book::default()))
+    World::with(patience, test_dialer(AddressPolicy::Any, &FakeResolver::default()))
 }
 
 /// Takes so many new events with their permits, and makes sure that no more come for much longer than a silent relay would
@@ -34,8 +34,8 @@ async fn take_all(room: &mut Room, permits: &mut Vec<Permit>, count: usize) {
 async fn next_permit(room: &mut Room) -> Permit {
     loop {
         match room.heard().await {
-            (Heard::Event(_, _, Standing::New), Some(permit)) => return permit,
-            (Heard::Alive, None) => {}
+            (IncomingMessage::Event(_, _, EventPresence::New), Some(permit)) => return permit,
+            (IncomingMessage::Alive, None) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -61,25 +61,25 @@ async fn b5_a_relay_is_not_read_while_nobody_judges_and_lives() {
     let reading = tokio::spawn(async move { while let Some(Ok(_)) = hear.next().await {} });
 
     let mut permits = Vec::new();
-    take_all(&mut room, &mut permits, limits::SYNC_IN_FLIGHT_PER_LINK).await;
+    take_all(&mut room, &mut permits, limits::SYNC_PERMITS_PER_RELAY).await;
     assert!(!sending.is_finished(), "the rest waits outside: buffers hold less than ten megabytes");
-    permits.truncate(limits::SYNC_IN_FLIGHT_PER_LINK - 10);
+    permits.truncate(limits::SYNC_PERMITS_PER_RELAY - 10);
     // Each judgement lets one in.
     take_all(&mut room, &mut permits, 10).await;
 
     drop(permits);
-    for _ in limits::SYNC_IN_FLIGHT_PER_LINK + 10..EVENTS {
+    for _ in limits::SYNC_PERMITS_PER_RELAY + 10..EVENTS {
         next_permit(&mut room).await;
     }
     let _tell = sending.await.expect("all was sent");
     // It is alive as before.
-    while !matches!(room.heard().await.0, Heard::Alive) {}
+    while !matches!(room.heard().await.0, IncomingMessage::Alive) {}
     reading.abort();
 }
 
 #[tokio::test]
 async fn b5_all_relays_together_have_a_bound() {
-    const LINKS: usize = limits::SYNC_IN_FLIGHT / limits::SYNC_IN_FLIGHT_PER_LINK + 1;
+    const LINKS: usize = limits::SYNC_PERMITS / limits::SYNC_PERMITS_PER_RELAY + 1;
     let world = World::new();
     let mut relays = Vec::new();
     for _ in 0..LINKS {
@@ -93,15 +93,15 @@ async fn b5_all_relays_together_have_a_bound() {
     let mut servers = Vec::new();
     for relay in &mut relays {
         let mut server = relay.session().await;
-        for nth in 0..limits::SYNC_IN_FLIGHT_PER_LINK {
+        for nth in 0..limits::SYNC_PERMITS_PER_RELAY {
             send(&mut server, event(nth as u64, 10).1).await;
         }
         servers.push(server);
     }
     let mut permits = Vec::new();
-    take_all(&mut room, &mut permits, limits::SYNC_IN_FLIGHT).await;
+    take_all(&mut room, &mut permits, limits::SYNC_PERMITS).await;
     permits.clear();
-    take_all(&mut room, &mut permits, LINKS * limits::SYNC_IN_FLIGHT_PER_LINK - limits::SYNC_IN_FLIGHT).await;
+    take_all(&mut room, &mut permits, LINKS * limits::SYNC_PERMITS_PER_RELAY - limits::SYNC_PERMITS).await;
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn large_events_take_more_places() {
     let mut server = relay.session().await;
     room.up().await;
     let bytes = 60 * 1024;
-    let places = bytes / limits::SYNC_PLACE_BYTES;
+    let places = bytes / limits::SYNC_PERMIT_BYTES;
     let sending = tokio::spawn(async move {
         for nth in 0..100 {
             send(&mut server, event(nth, bytes).1).await;
@@ -120,9 +120,9 @@ async fn large_events_take_more_places() {
         server
     });
     let mut permits = Vec::new();
-    take_all(&mut room, &mut permits, limits::SYNC_IN_FLIGHT_PER_LINK / places).await;
+    take_all(&mut room, &mut permits, limits::SYNC_PERMITS_PER_RELAY / places).await;
     drop(permits);
-    for _ in limits::SYNC_IN_FLIGHT_PER_LINK / places..100 {
+    for _ in limits::SYNC_PERMITS_PER_RELAY / places..100 {
         next_permit(&mut room).await;
     }
     sending.await.expect("all was sent");

@@ -4,21 +4,21 @@ use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
 use grasp_core::limits;
-use grasp_core::net::Reach;
-use grasp_core::sync::io::{Heard, Loss, Say, SubId};
+use grasp_core::net::AddressPolicy;
+use grasp_core::sync::io::{DisconnectReason, IncomingMessage, OutgoingMessage, SubscriptionId};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::super::Patience;
 use super::stage::{Document, PATIENCE, Relay, World, send};
-use crate::net::testing::{Book, dialler};
+use crate::net::testing::{FakeResolver, test_dialer};
 
 const PING: Duration = Duration::from_millis(300);
 
 fn hasty() -> World {
     let patience = Patience { ping: PING, goodbye: Duration::from_millis(300), ..Patience::new(PATIENCE) };
-    World::with(patience, dialler(Reach::Anything, &Book::default()))
+    World::with(patience, test_dialer(AddressPolicy::Any, &FakeResolver::default()))
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn hanging_up_says_goodbye() {
     );
     while let Some(Ok(_)) = server.next().await {}
     drop(server);
-    assert_eq!(room.end().await, Loss::HungUp);
+    assert_eq!(room.end().await, DisconnectReason::ClosedByUs);
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_goodbye_has_its_time() {
     room.up().await;
     room.handles.clear();
     let began = Instant::now();
-    assert_eq!(room.end().await, Loss::HungUp);
+    assert_eq!(room.end().await, DisconnectReason::ClosedByUs);
     assert!(began.elapsed() < PATIENCE / 2);
 }
 
@@ -58,10 +58,10 @@ async fn a_relay_that_leaves() {
     room.up().await;
     send(&mut server, r#"["NOTICE","bye"]"#).await;
     server.close(None).await.expect("closed");
-    assert_eq!(room.heard().await.0, Heard::Notice("bye".into()), "its last words are heard");
+    assert_eq!(room.heard().await.0, IncomingMessage::Notice("bye".into()), "its last words are heard");
     let answer = timeout(PATIENCE, server.next()).await.expect("in time");
     assert!(matches!(answer, Some(Ok(Message::Close(_)))), "it is answered: {answer:?}");
-    assert_eq!(room.end().await, Loss::Ended);
+    assert_eq!(room.end().await, DisconnectReason::Ended);
 
     let mut room = World::new().dial(&relay.url);
     let mut server = relay.session().await;
@@ -70,10 +70,10 @@ async fn a_relay_that_leaves() {
     drop(server);
     // Writing fails before everything has been read.
     for _ in 0..100 {
-        room.handle().say(Say::Close(SubId(1)));
+        room.handle().say(OutgoingMessage::Close(SubscriptionId(1)));
     }
-    assert_eq!(room.heard().await.0, Heard::Notice("bye".into()));
-    assert_eq!(room.end().await, Loss::Ended);
+    assert_eq!(room.heard().await.0, IncomingMessage::Notice("bye".into()));
+    assert_eq!(room.end().await, DisconnectReason::Ended);
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn a_half_open_connection_is_noticed() {
     let _silent = relay.session().await;
     room.up().await;
     let began = Instant::now();
-    assert_eq!(room.end().await, Loss::Ended);
+    assert_eq!(room.end().await, DisconnectReason::Ended);
     assert!(began.elapsed() >= PING);
 }
 
@@ -97,7 +97,7 @@ async fn a_quiet_relay_that_answers_pings_stays() {
     tokio::spawn(async move { while let Some(Ok(_)) = server.next().await {} });
     // Much longer than a silent one would live.
     for _ in 0..6 {
-        assert_eq!(room.heard().await.0, Heard::Alive);
+        assert_eq!(room.heard().await.0, IncomingMessage::Alive);
     }
 }
 
@@ -109,7 +109,7 @@ async fn a_relay_that_talks_but_never_reads_is_let_go() {
     room.up().await;
     // More than the buffers between the two hold.
     for _ in 0..40 {
-        room.handle().say(Say::NegMsg(SubId(1), vec![0; limits::MAX_HEARD_BYTES / 8]));
+        room.handle().say(OutgoingMessage::NegMsg(SubscriptionId(1), vec![0; limits::MAX_RECEIVED_MESSAGE_BYTES / 8]));
     }
     let (mut tell, _unread) = server.split();
     let talking = tokio::spawn(async move {
@@ -117,7 +117,7 @@ async fn a_relay_that_talks_but_never_reads_is_let_go() {
             tokio::time::sleep(PING / 5).await;
         }
     });
-    assert_eq!(room.end().await, Loss::Ended);
+    assert_eq!(room.end().await, DisconnectReason::Ended);
     talking.abort();
 }
 
@@ -128,15 +128,15 @@ async fn m14_a_message_that_is_too_large_ends_the_session() {
     let mut server = relay.session().await;
     room.up().await;
     let flood = async {
-        let _ = server.send(Message::text("x".repeat(limits::MAX_HEARD_BYTES + 1))).await;
+        let _ = server.send(Message::text("x".repeat(limits::MAX_RECEIVED_MESSAGE_BYTES + 1))).await;
         while let Some(Ok(_)) = server.next().await {}
     };
     let (loss, ()) = tokio::join!(room.end(), flood);
-    assert_eq!(loss, Loss::Flooded);
+    assert_eq!(loss, DisconnectReason::MessageTooLarge);
 
     let mut room = World::new().dial(&relay.url);
     let mut server = relay.session().await;
     room.up().await;
-    send(&mut server, "x".repeat(limits::MAX_HEARD_BYTES)).await;
-    assert_eq!(room.heard().await.0, Heard::Nonsense, "the largest that is read");
+    send(&mut server, "x".repeat(limits::MAX_RECEIVED_MESSAGE_BYTES)).await;
+    assert_eq!(room.heard().await.0, IncomingMessage::Invalid, "the largest that is read");
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use grasp_core::net::Reach;
-use grasp_core::nostr::{Event, EventId, PublicKey, Signed, signed_event};
-use grasp_core::sync::io::{Heard, Loss, Session};
+use grasp_core::net::AddressPolicy;
+use grasp_core::nostr::{Event, EventId, PublicKey, SignedEvent, signed_event};
+use grasp_core::sync::io::{DisconnectReason, IncomingMessage, SessionId};
 use grasp_core::sync::relay_url::RelayUrl;
 use grasp_core::time::Timestamp;
 use nostr::key::Keys;
@@ -21,10 +21,10 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::super::{FromSocket, Known, Patience, Permit, RelaySocket, SocketHandle, Sockets};
 use crate::clock::Clock;
-use crate::net::dialer::Dialler;
-use crate::net::testing::{Book, dialler};
+use crate::net::dialer::Dialer;
+use crate::net::testing::{FakeResolver, test_dialer};
 
-pub(super) const SESSION: Session = Session(7);
+pub(super) const SESSION: SessionId = SessionId(7);
 
 /// Nothing that is expected takes longer, however busy the machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,14 +56,14 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
-        Self::with(Patience::new(PATIENCE), dialler(Reach::Anything, &Book::default()))
+        Self::with(Patience::new(PATIENCE), test_dialer(AddressPolicy::Any, &FakeResolver::default()))
     }
 
-    pub(super) fn with(patience: Patience, dialler: Arc<Dialler>) -> Self {
+    pub(super) fn with(patience: Patience, dialer: Arc<Dialer>) -> Self {
         let shelf = Arc::new(Shelf::default());
         let keys = Keys::parse("0000000000000000000000000000000000000000000000000000000000000003").expect("a key");
         let sockets =
-            Sockets::new(dialler, shelf.clone(), keys.clone(), Clock::start(), Box::new(|| 64 * 1024), patience);
+            Sockets::new(dialer, shelf.clone(), keys.clone(), Clock::start(), Box::new(|| 64 * 1024), patience);
         Self { sockets, shelf, keys }
     }
 
@@ -96,19 +96,19 @@ impl Room {
         timeout(PATIENCE, self.inbox.recv()).await.expect("news in time").expect("not the end")
     }
 
-    /// The terms' presence, when the connection stands.
+    /// The nip11' presence, when the connection stands.
     pub(super) async fn up(&mut self) -> bool {
         match self.next().await {
-            FromSocket::Up(SESSION, terms) => terms.is_some(),
+            FromSocket::Up(SESSION, nip11) => nip11.is_some(),
             other => panic!("{other:?}"),
         }
     }
 
     /// The next thing that is heard, whatever has been sent meanwhile.
-    pub(super) async fn heard(&mut self) -> (Heard, Option<Permit>) {
+    pub(super) async fn heard(&mut self) -> (IncomingMessage, Option<Permit>) {
         loop {
             match self.next().await {
-                FromSocket::Heard(SESSION, heard, permit) => return (heard, permit),
+                FromSocket::Message(SESSION, heard, permit) => return (heard, permit),
                 FromSocket::Unsent(..) => {}
                 other => panic!("{other:?}"),
             }
@@ -116,7 +116,7 @@ impl Room {
     }
 
     /// How it ended, when all that was heard before has been thrown away. There is one end.
-    pub(super) async fn end(mut self) -> Loss {
+    pub(super) async fn end(mut self) -> DisconnectReason {
         loop {
             if let FromSocket::Down(SESSION, loss) = self.next().await {
                 let after = timeout(PATIENCE, self.inbox.recv()).await.expect("the channel closes");
@@ -235,6 +235,6 @@ pub(super) fn event(nth: u64, bytes: usize) -> (EventId, String) {
         content: "x".repeat(bytes),
         sig: [2; 64],
     };
-    event.id = EventId(signed_event::hash(&event));
-    (event.id, format!("[\"EVENT\",\"g1\",{}]", Signed::trusted(event).json()))
+    event.id = EventId(signed_event::compute_id(&event));
+    (event.id, format!("[\"EVENT\",\"g1\",{}]", SignedEvent::from_trusted(event).json()))
 }

@@ -1,0 +1,6 @@
+//! The keeper carries out orders on real repositories, and real git reads them.
+
+mod alternates;
+mod crash;
+mod objects;
+mod update;

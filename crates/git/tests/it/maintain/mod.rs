@@ -1,7 +1,0 @@
-//! Pools are kept in good order while everything else goes on, and real git reads them.
-
-mod crash;
-mod fold;
-mod pool;
-mod prune;
-mod races;

@@ -1,0 +1,199 @@
+//! A pool, and what a test wants to know of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use grasp_core::admission::git_job::{
+    Alignment, AlignmentResult, GitJob, GitJobId, GitJobOutcome, GitOperation, RefFallback,
+};
+use grasp_core::repo::RepoPath;
+use grasp_git::maintenance::{Maintainer, Tidied};
+use grasp_git::process::{Bounds, Git};
+
+use crate::git_folder::{Author, World, follow, git, with_head};
+
+/// Long enough for anything here.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+pub(crate) fn real_git() -> Git {
+    Git::new(Path::new("git"), Bounds { alloc_bytes: 1 << 28, address_bytes: 1 << 32 })
+}
+
+pub(crate) fn maintainer(world: &World) -> Maintainer {
+    Maintainer::new(&real_git(), Arc::clone(&world.layout), PATIENCE)
+}
+
+/// Nobody needs anything but what refs lead to.
+pub(crate) fn nothing(_: &[RepoPath]) -> Option<BTreeSet<String>> {
+    Some(BTreeSet::new())
+}
+
+/// Prunes a site; nobody needs anything but what refs lead to.
+pub(crate) fn prune(world: &World, repo_path: &RepoPath, grace: Duration) -> Tidied {
+    maintainer(world).prune(repo_path, grace, &mut nothing).expect("prunes")
+}
+
+/// Brings commits, each with a pack of its own, and points `main` to the last.
+pub(crate) fn push_each(world: &World, repo_path: &RepoPath, author: &Author, texts: &[String]) -> String {
+    let mut last = String::new();
+    for text in texts {
+        // Nothing before the first commit.
+        let before = author.git(&["for-each-ref", "--format=^%(objectname)", "refs/heads"]);
+        let commit = author.commit(text);
+        let revisions: Vec<&str> = [commit.as_str()].into_iter().chain(before.lines()).collect();
+        push(world, repo_path, author, &revisions);
+        last = commit;
+    }
+    last
+}
+
+/// Brings what some revisions need in a pack and points `main` to the first.
+pub(crate) fn push(world: &World, repo_path: &RepoPath, author: &Author, revisions: &[&str]) {
+    let received_pack = author.incoming(world, revisions);
+    point(world, repo_path, Alignment { adopt: vec![received_pack], ..Alignment::default() }, revisions[0]);
+}
+
+/// Points `main` of a site to a commit.
+pub(crate) fn point(world: &World, repo_path: &RepoPath, align: Alignment, commit: &str) {
+    let state = follow(&align.adopt, with_head(1, &[("refs/heads/main", commit)]));
+    let aligned = order(world, repo_path, Alignment { alternates: align.alternates, ..state });
+    assert!(aligned.chosen.is_some(), "{commit} is complete");
+}
+
+/// Carries out an order.
+pub(crate) fn order(world: &World, repo_path: &RepoPath, align: Alignment) -> AlignmentResult {
+    let order = GitJob { id: GitJobId(1), repo_path: repo_path.clone(), operation: GitOperation::Align(align) };
+    match world.keeper.carry_out(&order).outcome {
+        GitJobOutcome::Aligned(aligned) => aligned,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An order that leaves no branches and tags.
+pub(crate) fn clear(world: &World, repo_path: &RepoPath) {
+    order(world, repo_path, Alignment { fallback: RefFallback::Clear, ..Alignment::default() });
+}
+
+/// The packs of a site's pool.
+pub(crate) fn packs(world: &World, repo_path: &RepoPath) -> Vec<PathBuf> {
+    files(&world.layout.pool(repo_path).join("pack")).into_iter().filter(|path| path.ends_with("pack")).collect()
+}
+
+trait EndsWith {
+    fn ends_with(&self, part: &str) -> bool;
+}
+
+impl EndsWith for PathBuf {
+    fn ends_with(&self, part: &str) -> bool {
+        self.extension().is_some_and(|extension| extension == part)
+    }
+}
+
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+/// All objects of a site's own pool, with their types.
+pub(crate) fn objects(world: &World, repo_path: &RepoPath) -> BTreeMap<String, String> {
+    objects_of(&world.layout.template(), &world.layout.pool(repo_path))
+}
+
+fn objects_of(folder: &Path, pool: &Path) -> BTreeMap<String, String> {
+    let output = Command::new("git")
+        .env("GIT_DIR", folder)
+        .env("GIT_OBJECT_DIRECTORY", pool)
+        .args(["cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)"])
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().filter_map(|line| line.split_once(' ')).map(|(oid, kind)| (oid.into(), kind.into())).collect()
+}
+
+/// Lets everything in a pool grow old.
+pub(crate) fn age(world: &World, repo_path: &RepoPath, by: Duration) {
+    for path in files(&world.layout.pool(repo_path).join("pack")) {
+        let file = fs::File::open(&path).expect("a file");
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).expect("a time");
+        file.set_modified(modified - by).expect("another time");
+    }
+}
+
+/// Feeds a stream of commits into a bare repository aside and gives it.
+pub(crate) fn imported(folder: &Path, commits: usize) -> PathBuf {
+    let bare = folder.join("imported.git");
+    git(folder, &["init", "--quiet", "--bare", "imported.git"]);
+    let mut child = Command::new("git")
+        .current_dir(&bare)
+        .args(["fast-import", "--quiet"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("git");
+    let mut input = std::io::BufWriter::new(child.stdin.take().expect("a pipe"));
+    let mut chance = 1_u64;
+    let mut next = |below: u64| {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (chance >> 33) % below
+    };
+    for nth in 1..=commits {
+        let mut text = format!(
+            "commit refs/heads/main\nmark :{nth}\ncommitter a <a@b> {} +0000\ndata 1\nm\n",
+            1_600_000_000 + nth
+        );
+        if nth > 1 {
+            text.push_str(&format!("from :{}\n", nth - 1));
+        }
+        for _ in 0..2 {
+            let content = format!("line {}\n", next(1 << 40)).repeat(5 + next(50) as usize);
+            let place = format!("d{}/e{}/f{}", next(40), next(20), next(20));
+            text.push_str(&format!("M 644 inline {place}\ndata {}\n{content}\n", content.len()));
+        }
+        input.write_all(text.as_bytes()).expect("writes");
+    }
+    drop(input);
+    assert!(child.wait().expect("ends").success());
+    bare
+}
+
+/// Gives a site the history of `main` of a bare repository in a number of packs, as so many pushes would.
+pub(crate) fn deliver(world: &World, repo_path: &RepoPath, bare: &Path, pieces: usize) -> String {
+    let history = git(bare, &["rev-list", "--reverse", "main"]);
+    let history: Vec<&str> = history.lines().collect();
+    let pool = world.layout.pool(repo_path);
+    fs::create_dir_all(pool.join("pack")).expect("a folder");
+    let mut before = String::new();
+    for piece in 1..=pieces {
+        let tip = history[history.len() * piece / pieces - 1];
+        let mut child = Command::new("git")
+            .current_dir(bare)
+            .args(["pack-objects", "--quiet", "--revs", "--threads=1", "--delta-base-offset"])
+            .arg(pool.join("pack/pack"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("git");
+        let mut input = child.stdin.take().expect("a pipe");
+        input.write_all(format!("{tip}\n{before}").as_bytes()).expect("writes");
+        drop(input);
+        assert!(child.wait().expect("ends").success());
+        before = format!("^{tip}\n");
+    }
+    let tip = history.last().expect("a commit").to_string();
+    point(world, repo_path, Alignment::default(), &tip);
+    tip
+}
+
+/// When a file was last changed.
+pub(crate) fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a time")
+}

@@ -1,0 +1,228 @@
+//! Few packs of many, an index over all, bitmaps and a commit-graph, and never an object less.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use grasp_core::admission::git_job::Alignment;
+use grasp_git::maintenance::Tidied;
+use grasp_git::serve::{Effort, Protocol, upload_pack};
+use tempfile::TempDir;
+
+use super::pool::{
+    PATIENCE, clear, deliver, files, imported, maintainer, objects, packs, point, prune, push, push_each, real_git,
+};
+use crate::git_folder::{Author, World, announced, git};
+
+fn texts(range: std::ops::Range<usize>) -> Vec<String> {
+    range.map(|n| format!("text {n}")).collect()
+}
+
+#[test]
+fn sixty_pushes_become_a_few_packs() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
+    let maintainer = maintainer(&world);
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine, "there is nothing");
+    push_each(&world, &repo_path, &author, &texts(0..8));
+    assert!(!maintainer.is_fold_due(&repo_path));
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine);
+    push_each(&world, &repo_path, &author, &texts(8..60));
+    assert_eq!(packs(&world, &repo_path).len(), 60);
+    let before = objects(&world, &repo_path);
+    assert!(maintainer.is_fold_due(&repo_path));
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
+    assert!(!maintainer.is_fold_due(&repo_path));
+    assert!(packs(&world, &repo_path).len() <= 2, "{:?}", packs(&world, &repo_path));
+    assert_eq!(objects(&world, &repo_path), before);
+    world.check(&repo_path);
+    // Nothing is left of the work, and pushes go on.
+    assert_eq!(files(&world.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
+    push_each(&world, &repo_path, &author, &texts(60..62));
+    world.check(&repo_path);
+}
+
+#[test]
+fn unreachable_objects_are_folded_too() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
+    let first = push_each(&world, &repo_path, &author, &texts(0..1));
+    push_each(&world, &repo_path, &author, &texts(1..20));
+    point(&world, &repo_path, Alignment::default(), &first);
+    let before = objects(&world, &repo_path);
+    assert_eq!(before.len(), 4 * 20);
+    assert_eq!(maintainer(&world).fold(&repo_path).expect("folds"), Tidied::Done);
+    assert_eq!(objects(&world, &repo_path), before);
+}
+
+#[test]
+fn large_pools_get_an_index_with_bitmaps_and_a_commit_graph() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, repo_path, author) = (World::open(&folder.path().join("git")), announced(1), Author::new());
+    push(&world, &repo_path, &author, &[&author.commit("folder")]);
+    let bare = imported(folder.path(), 1_000);
+    let tip = deliver(&world, &repo_path, &bare, 12);
+    let maintainer = maintainer(&world);
+    let before = objects(&world, &repo_path);
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
+    assert_eq!(objects(&world, &repo_path), before);
+    let pool = world.layout.pool(&repo_path);
+    let has_bitmap =
+        || files(&pool.join("pack")).iter().filter(|path| path.extension().is_some_and(|e| e == "bitmap")).count();
+    assert!(pool.join("pack/multi-pack-index").exists() && pool.join("info/commit-graph").exists());
+    assert_eq!(has_bitmap(), 1);
+    world.check(&repo_path);
+    // Git uses them, though the site sees the pool as an alternate.
+    let folder_of_site = world.layout.repo_dir(&repo_path);
+    let counted = git(&folder_of_site, &["rev-list", "--test-bitmap", &tip]);
+    assert!(counted.is_empty(), "{counted}");
+    // Another few pushes do not make it anew; the next fold that touches its packs does.
+    git(&bare, &["update-ref", "refs/heads/work", &tip]);
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Fine);
+    // All that goes leaves nothing behind that names it.
+    clear(&world, &repo_path);
+    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
+    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
+    assert_eq!(files(&pool.join("pack")), Vec::<std::path::PathBuf>::new());
+    assert!(!pool.join("info/commit-graph").exists());
+}
+
+#[test]
+fn a_pool_whose_history_lies_elsewhere_has_no_bitmaps_and_takes_no_copies() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, author) = (World::open(&folder.path().join("git")), Author::new());
+    let (lender, repo_path) = (announced(1), announced(2));
+    let bare = imported(folder.path(), 900);
+    let middle = git(&bare, &["rev-parse", "main~400"]);
+    push(&world, &lender, &author, &[&author.commit("folder")]);
+    // The older half is the lender's.
+    git(&bare, &["update-ref", "refs/heads/all", "main"]);
+    git(&bare, &["update-ref", "refs/heads/main", &middle]);
+    deliver(&world, &lender, &bare, 10);
+    git(&bare, &["update-ref", "refs/heads/main", "refs/heads/all"]);
+    let pool = world.layout.pool(&repo_path);
+    fs::create_dir_all(pool.join("pack")).expect("a folder");
+    let steps: Vec<String> = (0..10).map(|n| git(&bare, &["rev-parse", &format!("main~{}", 360 - n * 40)])).collect();
+    let mut before = middle.clone();
+    for step in &steps {
+        let list = git(&bare, &["rev-list", "--objects", step, &format!("^{before}")]);
+        let oids: Vec<&str> = list.lines().map(|line| &line[..40]).collect();
+        pack_from(&bare, &pool, &oids);
+        before = step.clone();
+    }
+    point(
+        &world,
+        &repo_path,
+        Alignment { alternates: vec![lender.clone()], ..Alignment::default() },
+        steps.last().expect("a commit"),
+    );
+    let maintainer = maintainer(&world);
+    let own = objects(&world, &repo_path);
+    // The lender has an index already.
+    assert_eq!(maintainer.fold(&lender).expect("folds"), Tidied::Done);
+    assert_eq!(maintainer.fold(&repo_path).expect("folds"), Tidied::Done);
+    assert!(packs(&world, &repo_path).len() < 3);
+    assert_eq!(objects(&world, &repo_path), own, "nothing was copied");
+    assert!(!pool.join("info/commit-graph").exists());
+    assert!(files(&pool.join("pack")).iter().all(|path| path.extension().is_none_or(|part| part != "bitmap")));
+    world.check(&repo_path);
+    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Fine);
+    // Its first commit is nobody's any more.
+    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Done);
+    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Done);
+    assert_eq!(prune(&world, &lender, Duration::ZERO), Tidied::Fine);
+    assert_eq!(objects(&world, &repo_path), own, "nothing was copied");
+    world.check(&repo_path);
+    world.check(&lender);
+}
+
+fn pack_from(bare: &std::path::Path, pool: &std::path::Path, oids: &[&str]) {
+    use std::io::Write;
+    let mut child = std::process::Command::new("git")
+        .current_dir(bare)
+        .args(["pack-objects", "--quiet", "--threads=1"])
+        .arg(pool.join("pack/pack"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("git");
+    child.stdin.take().expect("a pipe").write_all(oids.join("\n").as_bytes()).expect("writes");
+    assert!(child.wait().expect("ends").success());
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_packs() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, repo_path, author) = (World::open(folder.path()), announced(1), Author::new());
+    push_each(&world, &repo_path, &author, &texts(0..20));
+    let before = files(&world.layout.pool(&repo_path).join("pack"));
+    // As a full disk does, the kernel refuses to write more.
+    let git = real_git().with_file_bytes(1_000);
+    let maintainer = grasp_git::maintenance::Maintainer::new(&git, std::sync::Arc::clone(&world.layout), PATIENCE);
+    assert!(maintainer.fold(&repo_path).is_err());
+    assert_eq!(files(&world.layout.pool(&repo_path).join("pack")), before);
+    assert_eq!(files(&world.layout.root().join("incoming")), Vec::<std::path::PathBuf>::new());
+    world.check(&repo_path);
+}
+
+/// The body of a clone's request.
+pub(crate) fn clone_request(tip: &str) -> Vec<u8> {
+    format!("0011command=fetch0001000ethin-pack\n000eofs-delta\n0010no-progress\n0032want {tip}\n0009done\n0000")
+        .into_bytes()
+}
+
+/// Not for every day: what a clone of a large repository costs before and after.
+#[test]
+#[ignore = "a measurement"]
+fn clone_time_before_and_after() {
+    let folder = TempDir::new().expect("a folder");
+    let (world, repo_path, author) = (World::open(&folder.path().join("git")), announced(1), Author::new());
+    push(&world, &repo_path, &author, &[&author.commit("folder")]);
+    let bare = imported(folder.path(), 20_000);
+    let tip = deliver(&world, &repo_path, &bare, 60);
+    let clone = |what: &str| {
+        let (begin, cpu) = (Instant::now(), children_cpu());
+        let mut bytes = 0;
+        let effort = Effort { threads: 2, patience: PATIENCE };
+        let protocol = Protocol::read(Some("version=2"));
+        upload_pack(
+            &real_git(),
+            &world.layout.repo_dir(&repo_path),
+            (protocol, &clone_request(&tip)),
+            effort,
+            |part| {
+                bytes += part.len();
+                Ok(())
+            },
+        )
+        .expect("clones");
+        eprintln!(
+            "{what}: {} packs, {bytes} bytes, {:?} wall, {} ms cpu",
+            packs(&world, &repo_path).len(),
+            begin.elapsed(),
+            children_cpu() - cpu
+        );
+    };
+    clone("before");
+    clone("before");
+    let (begin, cpu) = (Instant::now(), children_cpu());
+    assert_eq!(maintainer(&world).fold(&repo_path).expect("folds"), Tidied::Done);
+    eprintln!("fold: {:?} wall, {} ms cpu of git", begin.elapsed(), children_cpu() - cpu);
+    clone("after");
+    clone("after");
+    let begin = Instant::now();
+    assert_eq!(prune(&world, &repo_path, Duration::ZERO), Tidied::Done);
+    eprintln!("prune: {:?}", begin.elapsed());
+    let begin = Instant::now();
+    prune(&world, &repo_path, Duration::ZERO);
+    prune(&world, &repo_path, Duration::ZERO);
+    eprintln!("prune of a clean pool, twice: {:?}", begin.elapsed());
+    clone("after prune");
+    world.check(&repo_path);
+}
+
+/// Milliseconds of processor time that ended children have taken.
+fn children_cpu() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").expect("a line");
+    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
+    fields[13..15].iter().map(|ticks| ticks.parse::<u64>().expect("a number") * 10).sum()
+}
